@@ -49,10 +49,9 @@ pub const GUESS_WAIT_MS_MAX: u64 = 30_000;
 /// wait, or waiting that long would make guesses free.
 pub const LOGINS_FORGOTTEN_MS: u64 = 600_000;
 /// Names with addresses for which failed logins are counted; the oldest make room. As many
-/// addresses are known by a login that was right, and as many connections.
+/// addresses are known by a login that was right, and as many connections; of these the oldest of
+/// the name that has most make room.
 pub const LOGIN_ORIGINS_MAX: usize = 16_384;
-/// Those of one name: a user that logs in from everywhere makes no other forgotten.
-pub const KNOWN_PER_NAME_MAX: usize = 256;
 /// The same of names.
 pub const LOGIN_NAMES_MAX: usize = 4_096;
 /// The same of addresses.

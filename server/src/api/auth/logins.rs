@@ -189,14 +189,14 @@ impl Logins {
     /// A login was right: the guesses before it are forgotten; its address and its connection are
     /// known.
     pub(super) fn succeeded(&self, origin: &Origin, connection: u64, hash: &[u8]) {
-        self.succeeded_at(origin, connection, crc32fast::hash(hash), self.clock.milliseconds());
+        self.succeeded_with(origin, connection, crc32fast::hash(hash));
     }
 
-    fn succeeded_at(&self, origin: &Origin, connection: u64, hash: u32, now: u64) {
+    fn succeeded_with(&self, origin: &Origin, connection: u64, hash: u32) {
         let mut counted = self.counted();
         counted.by_origin.remove(origin);
-        counted.addresses.add(&origin.name, origin.address, hash, now);
-        counted.connections.add(&origin.name, connection, hash, now);
+        counted.addresses.add(&origin.name, origin.address, hash);
+        counted.connections.add(&origin.name, connection, hash);
     }
 
     /// A login has failed.
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(wait, limits::GUESS_WAIT_MS_MAX);
         assert_eq!(logins.may_try_at(&of("ann", 8), None, now), Ok(()), "from elsewhere");
         assert_eq!(logins.may_try_at(&of("bob", HERE), None, now), Ok(()), "another one from there");
-        logins.succeeded_at(&of("ann", HERE), 1, 5, now);
+        logins.succeeded_with(&of("ann", HERE), 1, 5);
         assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()));
     }
 
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn strangers_keep_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
+        logins.succeeded_with(&of("ann", HERE), 1, 5);
         for number in 0..5_000 {
             logins.failed_at(&of("ann", 1_000 + number), 1);
         }
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn a_neighbour_keeps_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
+        logins.succeeded_with(&of("ann", HERE), 1, 5);
         for number in 0..5_000 {
             logins.failed_at(&of(&format!("user {number}"), HERE), 1);
             logins.failed_at(&of("ann", HERE), 1);
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn an_address_is_known_until_the_password_is_changed() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
+        logins.succeeded_with(&of("ann", HERE), 1, 5);
         (0..limits::GUESSES_FREE).for_each(|_| logins.failed_at(&of("ann", HERE), 1));
         assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "the hash is not looked up yet");
         assert_eq!(logins.may_try_at(&of("ann", HERE), Some(5), 1), Ok(()));

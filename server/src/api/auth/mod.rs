@@ -10,6 +10,7 @@ mod jwt_keys;
 mod known;
 mod logins;
 pub mod parts;
+mod password_queue;
 pub mod passwords;
 pub mod tokens;
 pub mod user_limits;
@@ -37,7 +38,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::api::auth::parts::TokenKind;
-use crate::api::auth::passwords::Password;
+use crate::api::auth::password_queue::Password;
 use crate::api::call::{Message, Source, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;

@@ -8,8 +8,6 @@
 //! what came last: no flood of equals takes a place from what waits, and only guesses in names that
 //! are known there are in the way of a known user.
 
-use std::collections::VecDeque;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use bcrypt::{HashParts, Version};
@@ -18,17 +16,13 @@ use revd_member::error::{AuthError, Error};
 use serde_json::json;
 
 use crate::api::auth::jwt::Jwt;
-use crate::api::auth::logins::{Logins, Origin, Standing};
+use crate::api::auth::logins::{Logins, Origin};
+use crate::api::auth::password_queue::{Answer, Job, PASSWORD_BYTES_MAX, Password, Place, Waiting, Work};
 use crate::api::call::Source;
 use crate::limits;
 use crate::observe::log;
-use crate::queues::fair_queue::{FairBounds, FairQueue};
-use crate::queues::latch::Latch;
 use crate::secret::{Secret, fill_random};
 use crate::threads;
-
-/// bcrypt reads no more of a password.
-const PASSWORD_BYTES_MAX: usize = 72;
 
 /// Node view: the threads that make and check hashes. They begin with the first password, and end
 /// when nobody can ask them any more.
@@ -46,73 +40,6 @@ pub struct Passwords {
 struct Jobs {
     waiting: Mutex<Waiting>,
     has_more: Condvar,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    /// By address, and two more keys; see [`Waiting::add`].
-    queues: [FairQueue<3, Job>; 4],
-    /// The queue whose turn it is.
-    turn: usize,
-    /// Tokens of those whose password was right: they have waited among the logins, and signing
-    /// takes a part of what a password does.
-    signings: VecDeque<Job>,
-    is_over: bool,
-    /// Of names, so that nobody can choose one that shares another's part.
-    names: RandomState,
-}
-
-impl Waiting {
-    fn new() -> Self {
-        let bounds = FairBounds {
-            all_max: limits::PASSWORDS_WAITING_MAX,
-            part_max: limits::PASSWORDS_PER_ADDRESS_MAX,
-        };
-        Self {
-            queues: std::array::from_fn(|_| FairQueue::new(bounds)),
-            turn: 0,
-            signings: VecDeque::new(),
-            is_over: false,
-            names: RandomState::new(),
-        }
-    }
-
-    /// Adds a job. The result is the one that has to go for it, if there is no room.
-    fn add(&mut self, source: Source, job: Job) -> Option<Job> {
-        let (address, connection) = (source.address.bits(), u128::from(source.connection));
-        let (queue, path) = match &job.work {
-            Work::Hash { .. } => (0, [address, connection, 0]),
-            Work::Check { origin, standing, .. } => {
-                let name = u128::from(self.names.hash_one(origin.name()));
-                match standing {
-                    Standing::Connection => (1, [address, name, connection]),
-                    Standing::Address => (2, [address, name, connection]),
-                    // A gateway's connection may be of many.
-                    Standing::New => (3, [address, connection, name]),
-                }
-            }
-            Work::Sign { .. } if self.signings.len() >= limits::PASSWORDS_WAITING_MAX => return Some(job),
-            Work::Sign { .. } => {
-                self.signings.push_back(job);
-                return None;
-            }
-        };
-        self.queues[queue].push(path, job)
-    }
-
-    fn next(&mut self) -> Option<Job> {
-        if let Some(job) = self.signings.pop_front() {
-            return Some(job);
-        }
-        for _ in 0..self.queues.len() {
-            let queue = self.turn;
-            self.turn = (queue + 1) % self.queues.len();
-            if let Some(job) = self.queues[queue].pop() {
-                return Some(job);
-            }
-        }
-        None
-    }
 }
 
 impl Jobs {
@@ -141,60 +68,6 @@ impl Drop for Passwords {
     }
 }
 
-#[derive(Debug)]
-struct Job {
-    work: Work,
-    answer: Arc<Answer>,
-}
-
-enum Work {
-    Hash {
-        password: Secret,
-        salt: [u8; 16],
-    },
-    /// Against the hash of a user; without one against any other, which takes as long.
-    Check {
-        password: Password,
-        hash: Option<Bytes>,
-        origin: Origin,
-        connection: u64,
-        standing: Standing,
-    },
-    Sign {
-        jwt: Arc<Jwt>,
-        name: String,
-        revision: u64,
-    },
-}
-
-/// Without the hash of a user, which is as good as the password to whoever has time.
-impl std::fmt::Debug for Work {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str(match self {
-            Self::Hash { .. } => "Hash",
-            Self::Check { .. } => "Check",
-            Self::Sign { .. } => "Sign",
-        })
-    }
-}
-
-/// As much of a password as bcrypt looks at, to be checked: no more than that is kept while a login
-/// waits.
-#[derive(Debug, Clone)]
-pub(super) struct Password(Secret);
-
-impl From<String> for Password {
-    fn from(text: String) -> Self {
-        Self(Secret::from(text).cut_to(PASSWORD_BYTES_MAX))
-    }
-}
-
-#[derive(Debug, Default)]
-struct Answer {
-    result: Mutex<Option<Result<String, Error>>>,
-    is_there: Latch,
-}
-
 impl Passwords {
     /// Hashes are made at this cost.
     #[must_use]
@@ -206,11 +79,7 @@ impl Passwords {
     /// The member stops: whoever waits is told so, and so is whoever comes. Passwords
     /// that threads have taken up are answered.
     pub(crate) fn close(&self) {
-        let mut waiting = self.jobs.waiting();
-        waiting.is_over = true;
-        let queues = waiting.queues.iter_mut();
-        let left: Vec<Job> = queues.flat_map(|queue| std::iter::from_fn(|| queue.pop())).collect();
-        drop(waiting);
+        let left = self.jobs.waiting().close();
         self.jobs.has_more.notify_all();
         left.into_iter().for_each(|job| job.answer.give(Err(Error::Stopped)));
     }
@@ -285,27 +154,39 @@ impl Passwords {
         let answer = Arc::new(Answer::default());
         let job = Job { work, answer: Arc::clone(&answer) };
         self.threads.call_once(|| self.begin_threads());
-        let evicted = {
+        let (place, evicted) = {
             let waiting = &mut *self.jobs.waiting();
             if waiting.is_over {
                 return Err(Error::Stopped);
             }
-            waiting.add(source, job)
+            let place = waiting.place(source, &job.work);
+            (place, waiting.add(place, job))
         };
+        let caller = Caller { jobs: &self.jobs, place, answer: &answer };
         self.jobs.has_more.notify_one();
         if let Some(Job { answer, .. }) = evicted {
             answer.give(Err(Error::TooManyRequests));
         }
         answer.is_there.wait().await;
-        let result = answer.result.lock().unwrap_or_else(PoisonError::into_inner).take();
-        result.unwrap_or(Err(Error::Stopped))
+        drop(caller);
+        answer.take().unwrap_or(Err(Error::Stopped))
     }
 }
 
-impl Answer {
-    fn give(&self, result: Result<String, Error>) {
-        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.is_there.set();
+/// A caller that waits for its answer; one that gives up leaves the queue at once.
+struct Caller<'p> {
+    jobs: &'p Jobs,
+    place: Place,
+    answer: &'p Arc<Answer>,
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if !self.answer.is_there.is_set() {
+            let given_up = self.jobs.waiting().remove(self.place, self.answer);
+            // Its password is zeroed when nobody waits for the lock.
+            drop(given_up);
+        }
     }
 }
 
@@ -316,7 +197,7 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
     let nobodys = bcrypt::hash_with_salt(b"nobody's", cost, [0; 16]).map(|hash| hash.to_string());
     let nobodys = nobodys.unwrap_or_default();
     while let Some(Job { work, answer }) = jobs.next() {
-        // A caller that has gone away needs no answer.
+        // A caller that has gone away since then needs no answer.
         if Arc::strong_count(&answer) == 1 {
             continue;
         }
@@ -368,120 +249,8 @@ mod tests {
     use crate::api::call::Address;
     use futures_lite::future::{block_on, poll_once};
 
-    fn job(work: Work) -> Job {
-        Job { work, answer: Arc::new(Answer::default()) }
-    }
-
-    fn login(name: &str, standing: Standing) -> Job {
-        let (password, origin) = (String::new().into(), Origin::new(name, Address::default()));
-        job(Work::Check { password, hash: None, origin, connection: 0, standing })
-    }
-
     fn on(connection: u64) -> Source {
         Source { connection, ..Source::default() }
-    }
-
-    fn from(network: u64) -> Source {
-        let address = std::net::Ipv6Addr::from_bits(u128::from(1 + network) << 64);
-        Source { address: Address::of(address.into()), connection: network }
-    }
-
-    /// Adds a login that must have a place.
-    fn placed(waiting: &mut Waiting, source: Source, name: &str, standing: Standing) -> Arc<Answer> {
-        let job = login(name, standing);
-        let answer = Arc::clone(&job.answer);
-        let gone = waiting.add(source, job);
-        assert!(gone.is_none_or(|gone| !Arc::ptr_eq(&gone.answer, &answer)), "{name} has a place");
-        answer
-    }
-
-    /// How many jobs come before those with these answers.
-    fn before<const N: usize>(waiting: &mut Waiting, answers: [&Arc<Answer>; N]) -> [usize; N] {
-        let order: Vec<Job> = std::iter::from_fn(|| waiting.next()).collect();
-        let place = |answer| order.iter().position(|job| Arc::ptr_eq(&job.answer, answer));
-        answers.map(|answer| place(answer).expect("it is served"))
-    }
-
-    /// Users behind one address: a neighbour opens as many connections as it likes, and guesses in
-    /// all names, or again and again in ann's.
-    #[test]
-    fn a_neighbour_takes_neither_places_nor_turns_of_known_users() {
-        for is_guessed_as_ann in [false, true] {
-            let waiting = &mut Waiting::new();
-            let flood = |waiting: &mut Waiting, from: u64| {
-                for connection in from..from + 10_000 {
-                    let (name, standing) = match is_guessed_as_ann {
-                        true => ("ann".to_owned(), Standing::Address),
-                        false => (format!("user {connection}"), Standing::New),
-                    };
-                    waiting.add(on(100 + connection), login(&name, standing));
-                }
-            };
-            let early = placed(waiting, on(1), "ann", Standing::Address);
-            flood(waiting, 0);
-            let [ann, bob] = [("ann", Standing::Connection), ("bob", Standing::Address)]
-                .map(|(name, standing)| placed(waiting, on(2), name, standing));
-            flood(waiting, 10_000);
-            let [early, ann, bob] = before(waiting, [&early, &ann, &bob]);
-            assert!(ann < 4 && bob < 8, "ann, who logs in again, waits for {ann}, bob for {bob}");
-            assert!(early < 8, "a place that was taken first is served: {early}");
-        }
-    }
-
-    /// Each of a thousand networks guesses once, as anybody.
-    #[test]
-    fn strangers_of_many_networks_take_no_place_of_known_users() {
-        let waiting = &mut Waiting::new();
-        let ann = placed(waiting, from(5), "ann", Standing::New);
-        let flood = |waiting: &mut Waiting, first| {
-            for network in first..first + 2 * limits::PASSWORDS_WAITING_MAX as u64 {
-                waiting.add(from(network), login("bob", Standing::New));
-            }
-        };
-        flood(waiting, 10);
-        let bob = placed(waiting, from(5), "bob", Standing::Address);
-        flood(waiting, 10_000);
-        assert!(before(waiting, [&ann, &bob]).iter().all(|before| *before < 4));
-    }
-
-    /// One that is not known has a place where another connection holds more, and so has one of a
-    /// gateway's one connection where another name does; what comes later does not take it.
-    #[test]
-    fn who_is_not_known_finds_a_place_and_keeps_it() {
-        let flood = |waiting: &mut Waiting, from: u64, is_one: bool| {
-            for number in from..from + 1_000 {
-                let (connection, name) =
-                    if is_one { (7, format!("user {number}")) } else { (100 + number, "root".to_owned()) };
-                waiting.add(on(connection), login(&name, Standing::New));
-            }
-        };
-        for is_one in [false, true] {
-            let waiting = &mut Waiting::new();
-            for _ in 0..1_000 {
-                waiting.add(on(7), login("root", Standing::New));
-            }
-            let new = placed(waiting, on(if is_one { 7 } else { 8 }), "ann", Standing::New);
-            flood(waiting, 0, is_one);
-            assert!(before(waiting, [&new])[0] < 4);
-        }
-    }
-
-    /// Every queue has its turn, however full the others are.
-    #[test]
-    fn queues_take_turns() {
-        let waiting = &mut Waiting::new();
-        let standings = [Standing::Connection, Standing::Address, Standing::New];
-        for connection in 0..100 {
-            for standing in standings {
-                assert!(waiting.add(on(connection), login("root", standing)).is_none());
-            }
-        }
-        let (password, salt) = (Secret::from(String::new()), [0; 16]);
-        let change = job(Work::Hash { password, salt });
-        let answer = Arc::clone(&change.answer);
-        assert!(waiting.add(on(1), change).is_none());
-        let last = standings.map(|standing| placed(waiting, on(1_000), "ann", standing));
-        assert!(before(waiting, [&answer, &last[0], &last[1]]).iter().all(|before| *before < 8));
     }
 
     /// A stop waits for no queue.
@@ -498,8 +267,33 @@ mod tests {
         assert!(logins.into_iter().all(|login| block_on(login) == Err(Error::Stopped)));
         assert_eq!(block_on(change), Err(Error::Stopped));
         assert_eq!(block_on(check(10)), Err(Error::Stopped));
+        assert_eq!(passwords.jobs.waiting().passwords(), 0, "and keeps no password");
+    }
+
+    /// Callers that have gone away: what they left keeps neither place nor password.
+    #[test]
+    fn a_login_that_is_given_up_leaves_its_place() {
+        let passwords = Passwords::new(4);
+        passwords.threads.call_once(|| ()); // none takes anything up
+        let check = |connection, name| passwords.check(on(connection), name, String::new().into(), None);
+        let wait = |mut logins: Vec<_>| {
+            assert!(logins.iter_mut().all(|login| block_on(poll_once(login)).is_none()));
+            logins
+        };
+        let names: Vec<String> = (0..limits::PASSWORDS_PER_ADDRESS_MAX).map(|it| it.to_string()).collect();
+        for turn in 0..3 {
+            let ann = wait(vec![Box::pin(check(1, "ann"))]);
+            let flood = wait(names.iter().skip(1).map(|name| Box::pin(check(2, name))).collect());
+            assert_eq!(passwords.jobs.waiting().passwords(), names.len(), "turn {turn}: all have places");
+            drop(flood);
+            assert_eq!(passwords.jobs.waiting().passwords(), 1, "turn {turn}");
+            drop(ann);
+        }
+        let mut change = Box::pin(passwords.hash(on(9), Secret::from("rosebud".to_owned())));
+        assert!(block_on(poll_once(&mut change)).is_none());
+        drop(change);
         let waiting = passwords.jobs.waiting();
-        assert!(waiting.queues.iter().all(FairQueue::is_empty), "and keeps no password");
+        assert_eq!(waiting.passwords(), 0);
     }
 
     /// All that a panic may show of what waits.
@@ -516,23 +310,6 @@ mod tests {
         let told = panic.downcast::<String>().unwrap();
         assert!(told.contains("Check") && told.contains("Hash") && !told.contains("planted"), "{told}");
         assert!(!told.contains("112, 108, 97"), "nor its letters as numbers: {told}");
-    }
-
-    /// The caller of a signed login has waited once.
-    #[test]
-    fn what_is_to_be_signed_waits_behind_no_password() {
-        let passwords = Passwords::new(4);
-        let waiting = &mut *passwords.jobs.waiting();
-        for connection in 0..10 {
-            assert!(waiting.add(on(connection), login("ann", Standing::New)).is_none());
-            let (password, salt) = (Secret::from(String::new()), [0; 16]);
-            assert!(waiting.add(on(connection), job(Work::Hash { password, salt })).is_none());
-        }
-        let signing = login("ann", Standing::New);
-        let answer = Arc::clone(&signing.answer);
-        waiting.signings.push_back(signing);
-        assert!(waiting.next().is_some_and(|next| Arc::ptr_eq(&next.answer, &answer)));
-        assert_eq!(std::iter::from_fn(|| waiting.next()).count(), 20);
     }
 
     #[test]
