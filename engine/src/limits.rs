@@ -37,6 +37,13 @@ pub const MAP_BYTES_MIN: u64 = 1 << 30;
 /// See [`MAP_BYTES_MIN`].
 pub const MAP_GROWTH: u64 = 4;
 
+/// Leaves that a reader in order has fetched ahead: so many at first, when it comes to its second
+/// leaf, then twice as many each time.
+pub const LEAVES_AHEAD_MIN: usize = 4;
+/// See [`LEAVES_AHEAD_MIN`]; at most so many, which is 256 KiB in one request where they are
+/// neighbours.
+pub const LEAVES_AHEAD_MAX: usize = 32;
+
 /// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.
 pub const SPACE_PARTS_MAX: usize = 256;
 /// Changes of that list that are kept until a commit writes them; the next list is a full one if
@@ -167,6 +174,7 @@ const _: () = {
     assert!(BULK_WRITE_BYTES >= PAGE_BYTES_MAX as usize && BULK_WRITE_BYTES.is_multiple_of(DIRECT_ALIGNMENT));
     assert!(DIRECT_ALIGNMENT.is_power_of_two());
     assert!(GROW_BYTES_MIN <= GROW_BYTES_MAX && GROW_BYTES_MIN.is_multiple_of(PAGE_BYTES_MAX as u64));
+    assert!(0 < LEAVES_AHEAD_MIN && LEAVES_AHEAD_MIN <= LEAVES_AHEAD_MAX);
     // The head of a stream fits its first chunk, beside the chunk's checksum.
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.

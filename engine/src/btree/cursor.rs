@@ -1,6 +1,7 @@
 //! Reading a tree: one key, or keys in order.
 
 use crate::Result;
+use crate::btree::read_ahead::ReadAhead;
 use crate::meta::TableRoot;
 use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 
@@ -68,6 +69,7 @@ pub struct Cursor<'p> {
     table: TableRoot,
     /// From the root down: a page and the cell in it.
     path: Vec<(PageView<'p>, usize)>,
+    ahead: ReadAhead,
     /// An error ends the cursor: going on would skip keys silently.
     failed: Option<crate::Error>,
 }
@@ -76,7 +78,7 @@ impl<'p> Cursor<'p> {
     /// Before the first key.
     #[must_use]
     pub fn new(pages: &'p Pages, table: TableRoot) -> Self {
-        Self { pages, table, path: Vec::new(), failed: None }
+        Self { pages, table, path: Vec::new(), ahead: ReadAhead::default(), failed: None }
     }
 
     /// Moves before the first key that is not below `key`.
@@ -90,6 +92,7 @@ impl<'p> Cursor<'p> {
 
     fn descend(&mut self, key: &[u8]) -> Result<()> {
         self.path.clear();
+        self.ahead.begin();
         let Some(mut at) = self.table.root else { return Ok(()) };
         loop {
             let page = self.pages.tree_page(at)?;
@@ -181,6 +184,7 @@ impl<'p> Cursor<'p> {
             return Err(error.clone());
         }
         loop {
+            let depth = self.path.len();
             let Some((page, at)) = self.path.last_mut() else { return Ok(None) };
             if *at >= page.len() {
                 self.path.pop();
@@ -195,8 +199,11 @@ impl<'p> Cursor<'p> {
             }
             let child =
                 page.branch_cell(*at).ok_or_else(|| crate::Error::corrupt("a branch cell cannot be read"))?;
-            if self.path.len() >= self.table.depth as usize {
+            if depth >= self.table.depth as usize {
                 return Err(self.pages.damage(child.child.id, "lies deeper than the meta slot says"));
+            }
+            if depth + 1 == self.table.depth as usize {
+                self.ahead.enter(self.pages, page, *at);
             }
             let page = self.pages.tree_page(child.child)?;
             self.path.push((page, 0));

@@ -7,6 +7,7 @@
 pub mod cursor;
 mod insert;
 mod pack;
+mod read_ahead;
 mod remove;
 
 pub use insert::insert;

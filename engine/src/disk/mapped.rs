@@ -1,8 +1,10 @@
 //! Files in memory, and where they are: when the disk cannot give a page, the system interrupts the
 //! reader with a signal that has an address, and no more.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::disk::MapBytes;
 use crate::limits::MAPS_KNOWN_MAX;
 
 /// Maps of this process. A signal handler reads them: no lock, no memory that moves.
@@ -37,7 +39,11 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
+    /// Point reads take the pages that they touch: nothing is read around them, which on a disk
+    /// that reads ahead 8 MiB throws a small cache out with each read. Readers in order ask ahead.
     pub(super) fn new(bytes: memmap2::Mmap) -> Self {
+        // Only advice: where it is not taken, pages are read as they are.
+        let _ = bytes.advise(memmap2::Advice::Random);
         let range = bytes.as_ptr_range();
         let place = PLACES.iter().find(|place| place.is_taken_for(range.start.addr()));
         if let Some(place) = place {
@@ -50,6 +56,12 @@ impl Mapped {
 impl AsRef<[u8]> for Mapped {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
+    }
+}
+
+impl MapBytes for Mapped {
+    fn will_need(&self, bytes: Range<usize>) {
+        let _ = self.bytes.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
     }
 }
 

@@ -196,6 +196,24 @@ mod tests {
         assert_eq!((five.bytes()[0], grown.bytes()[1 << 30]), (0, 0), "both maps can be read");
     }
 
+    /// The flag of `madvise(MADV_RANDOM)` is on the addresses.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn nothing_is_read_around_a_page_that_is_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap();
+        disk.set_len(1 << 20).unwrap();
+        let map = disk.map().unwrap();
+        map.will_need(0..4096);
+        map.will_need((1 << 20) - 1..5 << 20);
+        map.will_need(3 << 20..5 << 20);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", map.bytes().as_ptr().addr());
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split_whitespace().any(|flag| flag == "rr"), "{flags}");
+    }
+
     /// A file system in memory has no direct writes, and a buffer may lie anywhere: what is written
     /// is the same.
     #[test]

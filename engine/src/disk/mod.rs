@@ -11,6 +11,7 @@ pub use mmap::MmapDisk;
 #[cfg(feature = "sim")]
 pub use sim::{Recorded, SimDisk};
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Result;
@@ -69,10 +70,19 @@ pub trait Disk: Send + Sync {
     fn map(&self) -> Result<Map>;
 }
 
+/// The bytes behind a [`Map`].
+pub trait MapBytes: AsRef<[u8]> + Send + Sync {
+    /// These bytes are read soon: a disk that has to fetch them may begin. Only advice; it does not
+    /// wait for them.
+    fn will_need(&self, _bytes: Range<usize>) {}
+}
+
+impl MapBytes for Vec<u8> {}
+
 /// Read access to a file's bytes; clones share it.
 #[derive(Clone)]
 pub struct Map {
-    bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    bytes: Arc<dyn MapBytes>,
     /// There may be more addresses than bytes of the file.
     len: usize,
 }
@@ -80,7 +90,7 @@ pub struct Map {
 impl Map {
     /// All bytes of a file, at once.
     #[must_use]
-    pub fn new(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+    pub fn new(bytes: Arc<dyn MapBytes>) -> Self {
         let len = (*bytes).as_ref().len();
         Self { bytes, len }
     }
@@ -95,6 +105,14 @@ impl Map {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &(*self.bytes).as_ref()[..self.len]
+    }
+
+    /// These bytes are read soon; those that the file does not have are left out.
+    pub fn will_need(&self, bytes: Range<usize>) {
+        let end = bytes.end.min(self.len);
+        if bytes.start < end {
+            self.bytes.will_need(bytes.start..end);
+        }
     }
 }
 

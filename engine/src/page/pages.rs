@@ -77,6 +77,8 @@ impl Pages {
         if self.verified.contains(at.id) {
             return PageView::parse(bytes, at.id).map_err(|what| self.damage(at.id, what));
         }
+        // Perhaps not in memory: fetched whole, not by a fault for each 4 KiB of it.
+        self.map.will_need(start..start + page);
         if crc32fast::hash(bytes) != at.crc {
             return Err(self.damage(at.id, "does not have the checksum its parent keeps"));
         }
@@ -107,6 +109,17 @@ impl Pages {
             self.verified.insert(at.id);
         }
         Ok((pages, content))
+    }
+
+    /// These many pages from `first` on are read soon.
+    pub(crate) fn will_need(&self, first: PageId, pages: u64) {
+        let page_bytes = u64::from(self.page_bytes);
+        let bounds = [Some(first.0), first.0.checked_add(pages)].map(|page| {
+            page.and_then(|page| page.checked_mul(page_bytes)).and_then(|byte| usize::try_from(byte).ok())
+        });
+        if let [Some(start), Some(end)] = bounds {
+            self.map.will_need(start..end);
+        }
     }
 
     fn start(&self, id: PageId) -> Result<usize> {

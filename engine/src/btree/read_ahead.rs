@@ -1,0 +1,163 @@
+//! Leaves that a cursor comes to soon, fetched before it is there: a fault for each would wait for
+//! the disk as often as there are leaves.
+
+use crate::limits::{LEAVES_AHEAD_MAX, LEAVES_AHEAD_MIN};
+use crate::page::{PageId, PageView, Pages};
+
+/// How far a cursor has asked for leaves. A place that it was led to by a key says nothing about
+/// what is read next, so it begins with the second leaf in order.
+#[derive(Debug, Default)]
+pub(super) struct ReadAhead {
+    /// Leaves to ask for next; 0 before any was entered in order.
+    window: usize,
+    /// The branch above the leaves, and its cell before which all were asked for.
+    asked: Option<(PageId, usize)>,
+}
+
+impl ReadAhead {
+    /// The cursor was led to a place.
+    pub(super) fn begin(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The cursor enters the leaf under a cell of a branch, in order.
+    pub(super) fn enter(&mut self, pages: &Pages, branch: &PageView<'_>, cell: usize) {
+        let asked = self.asked.filter(|(id, _)| *id == branch.id()).map_or(cell, |(_, asked)| asked);
+        // Asked for when half of the last ones are left, so that the disk is never waited for at
+        // once.
+        if asked > cell + self.window / 2 {
+            return;
+        }
+        self.window = (self.window * 2).clamp(LEAVES_AHEAD_MIN, LEAVES_AHEAD_MAX);
+        let end = asked.saturating_add(self.window).min(branch.len());
+        self.asked = Some((branch.id(), end));
+        ask(pages, branch, asked..end);
+    }
+}
+
+/// Neighbours in the file are one request. A cell that cannot be read is an error when the cursor
+/// comes to it.
+fn ask(pages: &Pages, branch: &PageView<'_>, cells: std::ops::Range<usize>) {
+    let mut run: Option<(PageId, u64)> = None;
+    for cell in cells {
+        let Some(child) = branch.branch_cell(cell).map(|cell| cell.child.id) else { break };
+        run = match run {
+            Some((first, count)) if first.0.checked_add(count) == Some(child.0) => Some((first, count + 1)),
+            before => {
+                if let Some((first, count)) = before {
+                    pages.will_need(first, count);
+                }
+                Some((child, 1))
+            }
+        };
+    }
+    if let Some((first, count)) = run {
+        pages.will_need(first, count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::sync::{Arc, Mutex};
+
+    use crate::Result;
+    use crate::db::{Db, DbOptions};
+    use crate::disk::{Disk, Map, MapBytes, SimDisk};
+    use crate::limits::LEAVES_AHEAD_MAX;
+    use crate::meta::Table;
+
+    const TABLE: Table = Table(0);
+    const PAGE: usize = 512;
+
+    /// A disk that notes what it is asked for ahead.
+    #[derive(Default)]
+    struct NotingDisk {
+        disk: SimDisk,
+        asked: Arc<Mutex<Vec<Range<usize>>>>,
+    }
+
+    struct NotingMap {
+        map: Map,
+        asked: Arc<Mutex<Vec<Range<usize>>>>,
+    }
+
+    impl AsRef<[u8]> for NotingMap {
+        fn as_ref(&self) -> &[u8] {
+            self.map.bytes()
+        }
+    }
+
+    impl MapBytes for NotingMap {
+        fn will_need(&self, bytes: Range<usize>) {
+            self.asked.lock().unwrap().push(bytes);
+        }
+    }
+
+    impl Disk for NotingDisk {
+        fn file_len(&self) -> Result<u64> {
+            self.disk.file_len()
+        }
+
+        fn set_len(&self, len: u64) -> Result<()> {
+            self.disk.set_len(len)
+        }
+
+        fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+            self.disk.write_at(offset, bytes)
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.disk.sync()
+        }
+
+        fn map(&self) -> Result<Map> {
+            Ok(Map::new(Arc::new(NotingMap { map: self.disk.map()?, asked: Arc::clone(&self.asked) })))
+        }
+    }
+
+    /// Pages are read by a reader in order a second time, when their checksums are known: it asks
+    /// for every leaf but the first before it is there, in far fewer requests than there are
+    /// leaves. A place that a key led to is no order.
+    #[test]
+    fn a_reader_in_order_asks_for_leaves_before_it_comes_to_them() {
+        let disk = NotingDisk::default();
+        let asked = Arc::clone(&disk.asked);
+        let take = || std::mem::take(&mut *asked.lock().unwrap());
+        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
+        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let mut txn = db.begin().unwrap();
+        for number in 0..5_000_u64 {
+            txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
+        }
+        let tree = txn.commit().unwrap();
+        let base = tree.parts().pages.map.bytes().as_ptr().addr();
+        let read = || {
+            let mut cursor = tree.cursor(TABLE);
+            cursor.seek(&[]).unwrap();
+            let (mut leaves, mut requests) = (Vec::new(), Vec::new());
+            while let Some((key, _)) = cursor.next().unwrap() {
+                requests.append(&mut take());
+                let leaf = (key.as_ptr().addr() - base) / PAGE;
+                if leaves.last() != Some(&leaf) {
+                    let is_asked = |at: &Range<usize>| at.contains(&(leaf * PAGE));
+                    assert!(leaves.is_empty() || requests.iter().any(is_asked), "leaf {leaf}");
+                    leaves.push(leaf);
+                }
+            }
+            (leaves.len(), requests)
+        };
+        read();
+        let (leaves, requests) = read();
+        assert!(leaves > 20 * LEAVES_AHEAD_MAX / 2, "{leaves} leaves");
+        assert!(requests.len() < leaves / 3, "{} requests for {leaves} leaves", requests.len());
+        let bytes: usize = requests.iter().map(Range::len).sum();
+        assert_eq!(bytes, (leaves - 1) * PAGE, "each leaf is asked for once");
+        for number in 0..5_000_u64 {
+            let mut cursor = tree.cursor(TABLE);
+            cursor.seek(&number.to_be_bytes()).unwrap();
+            tree.get(TABLE, &number.to_be_bytes()).unwrap();
+        }
+        assert_eq!(take(), [], "places that keys led to");
+    }
+}
