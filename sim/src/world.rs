@@ -123,7 +123,7 @@ impl World {
             Event::Wake(PROBE) => {
                 self.probe.act(&mut self.cluster);
                 // After the storm it is to see that members serve, and no more.
-                let pause = self.probe_pause.max(if self.probe.is_calm() { SECOND / 10 } else { 0 });
+                let pause = if self.probe.is_calm() { SECOND / 10 } else { self.probe_pause };
                 let pause = 1 + self.random.below(2 * pause);
                 self.cluster.wake_after(pause, PROBE);
             }

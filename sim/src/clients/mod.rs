@@ -63,6 +63,9 @@ const ERRORS: [&str; 17] = [
     "the connection broke",
 ];
 
+/// A watcher acts again at the latest then: one that reads nothing reads again soon after the storm.
+const WATCHER_PAUSE_MAX: Micros = 30 * SECOND;
+
 /// A call on its way.
 #[derive(Debug)]
 struct Open {
@@ -164,7 +167,7 @@ impl Clients {
             let patience = newest.map_or(self.patience, |_| 1);
             let (history, random) = (&mut self.history, &mut self.random);
             let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
-            self.wake_later(client, after * patience, door);
+            self.wake_later(client, (after * patience).min(WATCHER_PAUSE_MAX), door);
         }
     }
 
