@@ -35,6 +35,9 @@ use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
 use crate::schema;
 
+#[cfg(test)]
+mod tests;
+
 /// The settings of a log core.
 #[derive(Debug, Clone, Copy)]
 pub struct LogConfig {

@@ -1,0 +1,92 @@
+//! A state that is received, and the log of before it.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::sync::Arc;
+
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+
+use super::*;
+use crate::apply::DurableIndex;
+use crate::apply::received::ReceivedState;
+use crate::cluster::Identity;
+use crate::cluster::conf_state::ConfState;
+use crate::peer::Peer;
+use crate::raft::feed::LogFetch;
+use crate::raft::node::RaftConfig;
+use crate::wal::FrameContent;
+use crate::wal::birth::empty_log;
+
+const OWN: u64 = 2;
+
+/// What matters here of the effects, in their order.
+#[derive(Debug, Default)]
+struct Heard(Vec<String>);
+
+impl LogEffects for Heard {
+    fn append(&mut self, frame: FrameContent) {
+        self.0.push(format!("begin again behind {}", frame.restart.unwrap().index));
+    }
+
+    fn release(&mut self, index: u64) {
+        self.0.push(format!("release up to {index}"));
+    }
+
+    fn work(&mut self, work: Work) {
+        if let Work::Install(state) = work {
+            self.0.push(format!("install {}", state.applied().index));
+        }
+    }
+
+    fn installed(&mut self) {
+        self.0.push("another state may come".to_owned());
+    }
+
+    fn send(&mut self, _: u64, _: PeerMessage) {}
+
+    fn fetch(&mut self, _: LogFetch) {}
+
+    fn set_peers(&mut self, _: Vec<Peer>) {}
+
+    fn discard(&mut self, state: Box<ReceivedState>) {
+        self.0.push(format!("discard {}", state.applied().index));
+    }
+}
+
+/// A state behind this entry, in a file of its own.
+fn state(index: u64, votes: &ConfState) -> (Box<ReceivedState>, DurableIndex) {
+    let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+    schema::put_conf_state(&mut store, votes);
+    store.set_applied(Applied { index, term: 4 });
+    let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
+    let durable = DurableIndex::of(&store.finish_checkpoint(written));
+    (Box::new(ReceivedState::load(store).unwrap()), durable)
+}
+
+/// Until the log has begun again, durably, and the state is the tree file, a crash leads back to
+/// the log of before: it has to be there, however little room the disk has.
+#[test]
+fn the_log_of_before_stays_until_the_state_is_in_its_place() {
+    let votes = ConfState::of_voters(vec![1, OWN, 3]);
+    let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(OWN, 1) };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    let log = empty_log(Identity { cluster: 1, member: OWN });
+    let node = RaftNode::start(&config, &log, &logger).unwrap();
+    let origin = Origin { member: OWN, boot: 1 };
+    let mut core = LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) });
+    let (state, durable) = state(50, &votes);
+    let mut turn = |event| {
+        let mut heard = Heard::default();
+        core.receive(event, &mut heard);
+        core.advance(&mut heard).unwrap();
+        heard.0
+    };
+    assert_eq!(turn(LogEvent::StateReceived { from: 1, term: 5, state }), ["begin again behind 50"]);
+    assert!(turn(LogEvent::DiskRoom(0)).is_empty(), "the frame may not be durable");
+    assert_eq!(turn(LogEvent::Written), ["install 50"]);
+    assert!(turn(LogEvent::DiskRoom(0)).is_empty(), "the tree file is the one of before");
+    let durable = turn(LogEvent::Durable(durable));
+    assert_eq!(durable, ["release up to 50", "another state may come"]);
+}
