@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::faults::FaultKind;
-use crate::marks::{Mark, Marks};
+use crate::marks::{Mark, Marks, Reached};
 use crate::time::{Micros, SECOND};
 
 /// A run, or the sum of many.
@@ -20,8 +20,8 @@ pub struct Ledger {
     pub drawn: BTreeMap<FaultKind, u64>,
     /// Faults that have happened, by kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// The fewest faults that have happened in a run.
-    pub fewest_faults: u64,
+    /// The fewest faults that have happened in a run that has not failed.
+    pub fewest_faults: Option<u64>,
     /// Places that were reached.
     pub marks: Marks,
     /// Leaders that were elected.
@@ -55,7 +55,7 @@ impl Ledger {
             elections: number("leaders elected: ")?,
             entries: number("entries committed: ")?,
             probes: (number("probe: ")?, number_behind(text, "puts, ")?),
-            fewest_faults: number("at least ")?,
+            fewest_faults: number("at least "),
             calm: number("calm: ").unwrap_or(0) * SECOND,
             ..Self::default()
         };
@@ -67,7 +67,7 @@ impl Ledger {
         }
         for mark in Mark::ALL {
             let line = marks.lines().find_map(|line| line.strip_prefix(&format!("  {mark:?}: ")));
-            ledger.marks.reach_often(*mark, line.and_then(|line| line.parse().ok()).unwrap_or(0));
+            ledger.marks.reach_often(*mark, line.and_then(Reached::parse).unwrap_or_default());
         }
         let failed = text.lines().find_map(|line| line.strip_prefix("failed:"))?;
         ledger.failed = failed.split_whitespace().filter_map(|seed| seed.parse().ok()).collect();
@@ -76,10 +76,7 @@ impl Ledger {
 
     /// Adds another one.
     pub fn add(&mut self, other: &Self) {
-        self.fewest_faults = match self.seeds {
-            0 => other.fewest_faults,
-            _ => self.fewest_faults.min(other.fewest_faults),
-        };
+        self.fewest_faults = [self.fewest_faults, other.fewest_faults].into_iter().flatten().min();
         self.seeds += other.seeds;
         self.simulated += other.simulated;
         self.events += other.events;
@@ -121,8 +118,11 @@ impl fmt::Display for Ledger {
         writeln!(out, "calm: {} s", self.calm / SECOND)?;
         writeln!(out, "leaders elected: {}, entries committed: {}", self.elections, self.entries)?;
         writeln!(out, "probe: {} puts, {} reads", self.probes.0, self.probes.1)?;
-        let fewest = self.fewest_faults;
-        writeln!(out, "faults: {drawn} drawn, {happened} happened, at least {fewest} of them in each run")?;
+        write!(out, "faults: {drawn} drawn, {happened} happened")?;
+        match self.fewest_faults {
+            Some(fewest) => writeln!(out, ", at least {fewest} of them in each run that has not failed")?,
+            None => writeln!(out)?,
+        }
         for kind in FaultKind::ALL {
             let count = |faults: &BTreeMap<FaultKind, u64>| faults.get(kind).copied().unwrap_or(0);
             writeln!(out, "  {kind:?}: {} drawn, {} happened", count(&self.drawn), count(&self.faults))?;
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_book_goes_on_where_it_ended() {
         let mut run = Ledger { seeds: 3, simulated: 7 * SECOND, events: 12, ..Ledger::default() };
-        (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), 21);
+        (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), Some(21));
         run.calm = 8 * SECOND;
         run.drawn.insert(FaultKind::Kill, 9);
         run.faults.insert(FaultKind::Kill, 8);
@@ -183,11 +183,30 @@ mod tests {
         book.add("one", &run);
         assert_eq!(Book::parse(&book.to_string()), book);
         let mut again = Book::parse(&book.to_string());
-        again.add("one", &Ledger { fewest_faults: 20, ..run.clone() });
+        again.add("one", &Ledger { fewest_faults: Some(20), ..run.clone() });
         again.add("two", &run);
         let sum = &again.0[0].1;
-        assert_eq!((sum.seeds, sum.simulated, sum.fewest_faults), (6, 14 * SECOND, 20));
-        assert_eq!((sum.faults[&FaultKind::Kill], sum.marks.count(Mark::Elected)), (16, 2));
+        assert_eq!((sum.seeds, sum.simulated, sum.fewest_faults), (6, 14 * SECOND, Some(20)));
+        assert_eq!(sum.faults[&FaultKind::Kill], 16);
+        assert_eq!(sum.marks.count(Mark::Elected), Reached { times: 2, runs: 2 });
         assert_eq!(again.0[1], ("two".to_owned(), run));
+    }
+
+    #[test]
+    fn a_failed_run_says_nothing_about_the_fewest_faults() {
+        let mut sum = Ledger { seeds: 1, failed: BTreeSet::from([5]), ..Ledger::default() };
+        assert_eq!(Ledger::parse(&sum.to_string()), Some(sum.clone()));
+        sum.add(&Ledger { seeds: 1, fewest_faults: Some(30), ..Ledger::default() });
+        sum.add(&Ledger { seeds: 1, failed: BTreeSet::from([6]), ..Ledger::default() });
+        assert_eq!((sum.seeds, sum.fewest_faults), (3, Some(30)));
+    }
+
+    #[test]
+    fn a_ledger_of_before_runs_were_counted_is_read() {
+        let mut run = Ledger { seeds: 1, fewest_faults: Some(20), ..Ledger::default() };
+        run.marks.reach(Mark::Elected);
+        let before = run.to_string().replace("1 in 1 runs", "1");
+        let read = Ledger::parse(&before).expect("a ledger");
+        assert_eq!(read.marks.count(Mark::Elected), Reached { times: 1, runs: 0 });
     }
 }

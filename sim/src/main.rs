@@ -117,7 +117,7 @@ fn main() -> ExitCode {
     let (ledger, failures) = match &faults {
         Some(kept) => match runs::run(first, pace, Some(kept)) {
             Ok(ledger) => (ledger, Vec::new()),
-            Err(failure) => (Ledger::default(), vec![failure]),
+            Err(failure) => (Ledger::clone(&failure.ledger), vec![failure]),
         },
         None => runs::run_many((first, seeds), pace, threads, is_over),
     };
@@ -129,8 +129,8 @@ fn main() -> ExitCode {
         eprintln!("{file}: {error}");
         return ExitCode::FAILURE;
     }
-    if ledger.seeds > 0 && ledger.fewest_faults < FEWEST_FAULTS {
-        println!("{} faults have happened in a run, {FEWEST_FAULTS} are wanted", ledger.fewest_faults);
+    if let Some(fewest) = ledger.fewest_faults.filter(|fewest| *fewest < FEWEST_FAULTS) {
+        println!("{fewest} faults have happened in a run, {FEWEST_FAULTS} are wanted");
         return ExitCode::FAILURE;
     }
     if pace == Pace::Sparse && ledger.seeds >= 10 && ledger.calm == 0 {

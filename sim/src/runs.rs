@@ -25,6 +25,8 @@ pub struct Failure {
     pub pace: Pace,
     /// The message.
     pub why: String,
+    /// The ledger of all that had happened until then.
+    pub ledger: Box<Ledger>,
 }
 
 impl Failure {
@@ -32,7 +34,7 @@ impl Failure {
     #[must_use]
     pub fn command(&self) -> String {
         let pace = if self.pace == Pace::Sparse { " --sparse" } else { "" };
-        format!("cargo run --release -p revd-sim -- --first {} --seeds 1{pace}", self.seed)
+        format!("cargo run --profile sim -p revd-sim -- --first {} --seeds 1{pace}", self.seed)
     }
 }
 
@@ -58,17 +60,25 @@ pub fn run(seed: u64, pace: Pace, keep: Option<&BTreeSet<usize>>) -> Result<Ledg
         .enumerate()
         .filter_map(|(at, fault)| keep.is_none_or(|keep| keep.contains(&at)).then_some(fault))
         .collect();
-    catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(seed, pace);
+    run_world(World::new(seed, pace), (seed, pace), faults)
+}
+
+/// Runs this one to its end.
+fn run_world(mut world: World, (seed, pace): (u64, Pace), faults: Vec<Fault>) -> Result<Ledger, Failure> {
+    let ran = catch_unwind(AssertUnwindSafe(|| {
         world.plan(faults);
         world.run();
-        world.finish()
-    }))
-    .map_err(|panic| {
-        let why = panic.downcast_ref::<String>().cloned();
-        let why = why.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Failure { seed, pace, why: why.unwrap_or_default() }
-    })
+    }));
+    let ledger = world.ledger();
+    // A world that has failed may fail once more when it goes.
+    let has_run = ran.is_ok();
+    let judged = catch_unwind(AssertUnwindSafe(move || if has_run { world.judge() } else { drop(world) }));
+    let Err(panic) = ran.and(judged) else { return Ok(ledger) };
+    let why = panic.downcast_ref::<String>().cloned();
+    let why = why.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    let failed = BTreeSet::from([seed]);
+    let ledger = Box::new(Ledger { failed, fewest_faults: None, ..ledger });
+    Err(Failure { seed, pace, why: why.unwrap_or_default(), ledger })
 }
 
 /// Runs the same without a message.
@@ -104,7 +114,7 @@ pub fn run_many(
                         Ok(ledger) => sum.0.add(&ledger),
                         Err(failure) => {
                             println!("seed {seed} has failed");
-                            sum.0.failed.insert(seed);
+                            sum.0.add(&failure.ledger);
                             sum.1.push(failure);
                         }
                     }
@@ -134,4 +144,28 @@ pub fn shrink(seed: u64, pace: Pace) -> BTreeSet<usize> {
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Disks that lie lose what they have called durable: such runs fail, somewhere in the storm.
+    #[test]
+    fn the_ledger_of_a_failed_run_has_what_happened_until_then() {
+        hush();
+        IS_QUIET.set(true);
+        let pace = Pace::Dense;
+        let failure = (0..6).find_map(|seed| {
+            let mut world = World::new(seed, pace);
+            world.lie();
+            run_world(world, (seed, pace), storm(seed, pace)).err()
+        });
+        let failure = failure.expect("a run fails");
+        let ledger = &failure.ledger;
+        let happened: u64 = ledger.faults.values().sum();
+        let is_told = ledger.seeds == 1 && ledger.simulated > 0 && ledger.elections > 0 && happened > 0;
+        assert!(is_told, "{ledger}");
+        assert_eq!((&ledger.failed, ledger.fewest_faults), (&BTreeSet::from([failure.seed]), None));
+    }
 }

@@ -221,35 +221,36 @@ impl World {
         self.heal();
     }
 
+    /// The ledger of all that has happened so far.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        let truth = &self.cluster.out.truth;
+        Ledger {
+            seeds: 1,
+            simulated: self.now(),
+            events: self.events,
+            fewest_faults: Some(self.faults.values().sum()),
+            drawn: self.drawn.clone(),
+            faults: self.faults.clone(),
+            marks: self.cluster.out.marks.clone(),
+            elections: truth.elections(),
+            entries: truth.committed_index(),
+            probes: self.probe_counts(),
+            calm: self.calm.sum(),
+            failed: BTreeSet::new(),
+        }
+    }
+
     /// Judges the history of the clients.
     ///
     /// # Panics
     /// When a check fails.
-    #[must_use]
-    pub fn finish(self) -> Ledger {
-        let probes = self.probe_counts();
-        let truth = &self.cluster.out.truth;
-        let ledger = Ledger {
-            seeds: 1,
-            simulated: self.now(),
-            events: self.events,
-            fewest_faults: self.faults.values().sum(),
-            drawn: self.drawn,
-            faults: self.faults,
-            marks: self.cluster.out.marks.clone(),
-            elections: truth.elections(),
-            entries: truth.committed_index(),
-            probes,
-            calm: self.calm.sum(),
-            failed: BTreeSet::new(),
-        };
+    pub fn judge(self) {
+        let (now, has_rotted) = (self.now(), self.faults.contains_key(&FaultKind::Rot));
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
         let calm = self.calm.into_times();
-        let has_rotted = ledger.faults.contains_key(&FaultKind::Rot);
         let clocks = Clocks { drift: drift.unwrap_or(0), jumps: self.jumps, calm, has_rotted };
-        let now = ledger.simulated;
         self.clients.judge(self.probe.into_calls(now), now, clocks);
-        ledger
     }
 
     pub(crate) fn clients_calm(&mut self) {
@@ -344,7 +345,7 @@ mod tests {
             if is_spoilt {
                 world.probe.spoil();
             }
-            let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.finish()));
+            let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.judge()));
             assert_eq!(judged.is_err(), is_spoilt);
         }
     }

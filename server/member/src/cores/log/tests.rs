@@ -21,7 +21,7 @@ use crate::wal::birth::empty_log;
 
 const OWN: u64 = 2;
 
-/// What matters here of the effects, in their order.
+/// The effects that this test is about, in their order.
 #[derive(Debug, Default)]
 struct Heard(Vec<String>);
 
