@@ -63,7 +63,8 @@ const ERRORS: [&str; 17] = [
     "the connection broke",
 ];
 
-/// A watcher acts again at the latest then: one that reads nothing reads again soon after the storm.
+/// A watcher acts again at the latest then: one that reads nothing reads again soon after the
+/// storm.
 const WATCHER_PAUSE_MAX: Micros = 30 * SECOND;
 
 /// A call on its way.
