@@ -37,11 +37,17 @@ pub const MAP_BYTES_MIN: u64 = 1 << 30;
 /// See [`MAP_BYTES_MIN`].
 pub const MAP_GROWTH: u64 = 4;
 
+/// A file that is larger than one such part of memory does not stay in it: the index and what is
+/// under way take memory too.
+pub const RESIDENT_PART: u64 = 2;
+/// Bytes that the system is asked to fetch at a time: of more it may leave out the end (Linux reads
+/// no more than the device takes in one request).
+pub const FETCH_BYTES_MAX: usize = 128 * 1024;
+
 /// Leaves that a reader in order has fetched ahead: so many at first, when it comes to its second
 /// leaf, then twice as many each time.
 pub const LEAVES_AHEAD_MIN: usize = 4;
-/// See [`LEAVES_AHEAD_MIN`]; at most so many, which is 256 KiB in one request where they are
-/// neighbours.
+/// See [`LEAVES_AHEAD_MIN`]; at most so many, which are 256 KiB.
 pub const LEAVES_AHEAD_MAX: usize = 32;
 
 /// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.

@@ -160,4 +160,29 @@ mod tests {
         }
         assert_eq!(take(), [], "places that keys led to");
     }
+
+    /// A key's path is asked for page by page, once; a value of many pages as one, at each read.
+    #[test]
+    fn a_point_read_asks_for_its_path_and_for_a_long_value() {
+        let disk = NotingDisk::default();
+        let asked = Arc::clone(&disk.asked);
+        let take = || std::mem::take(&mut *asked.lock().unwrap());
+        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
+        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let mut txn = db.begin().unwrap();
+        for number in 0..1_000_u64 {
+            txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
+        }
+        txn.put(TABLE, &500_u64.to_be_bytes(), &[b'l'; 10 * PAGE]).unwrap();
+        let tree = txn.commit().unwrap();
+        take();
+        tree.get(TABLE, &500_u64.to_be_bytes()).unwrap().unwrap();
+        let path = take();
+        assert!((3..6).contains(&path.len()), "{path:?}");
+        let (value, pages) = path.split_last().unwrap();
+        assert!(pages.iter().all(|page| page.len() == PAGE), "{path:?}");
+        assert!(value.len() > 10 * PAGE, "{path:?}");
+        tree.get(TABLE, &500_u64.to_be_bytes()).unwrap().unwrap();
+        assert_eq!(take(), std::slice::from_ref(value), "the pages of the path are known");
+    }
 }

@@ -2,10 +2,10 @@
 //! reader with a signal that has an address, and no more.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::disk::MapBytes;
-use crate::limits::MAPS_KNOWN_MAX;
+use crate::limits::{FETCH_BYTES_MAX, MAPS_KNOWN_MAX};
 
 /// Maps of this process. A signal handler reads them: no lock, no memory that moves.
 static PLACES: [Place; MAPS_KNOWN_MAX] = [const { Place::free() }; MAPS_KNOWN_MAX];
@@ -34,22 +34,30 @@ impl Place {
 /// A file in memory.
 pub(super) struct Mapped {
     bytes: memmap2::Mmap,
+    /// Nothing is read around a page that is touched.
+    is_exact: AtomicBool,
     /// None if there are more maps than places: its pages have no names then.
     place: Option<&'static Place>,
 }
 
 impl Mapped {
-    /// Point reads take the pages that they touch: nothing is read around them, which on a disk
-    /// that reads ahead 8 MiB throws a small cache out with each read. Readers in order ask ahead.
     pub(super) fn new(bytes: memmap2::Mmap) -> Self {
-        // Only advice: where it is not taken, pages are read as they are.
-        let _ = bytes.advise(memmap2::Advice::Random);
         let range = bytes.as_ptr_range();
         let place = PLACES.iter().find(|place| place.is_taken_for(range.start.addr()));
         if let Some(place) = place {
             place.end.store(range.end.addr(), Ordering::Release);
         }
-        Self { bytes, place }
+        Self { bytes, is_exact: AtomicBool::new(false), place }
+    }
+
+    /// From now on point reads take the pages that they touch, and readers in order ask ahead. This
+    /// is for a file that does not stay in memory: on a disk that reads ahead 8 MiB each read around
+    /// a page throws out what others need.
+    pub(super) fn read_exactly(&self) {
+        if !self.is_exact.swap(true, Ordering::Relaxed) {
+            // Only advice: where it is not taken, pages are read as they are.
+            let _ = self.bytes.advise(memmap2::Advice::Random);
+        }
     }
 }
 
@@ -60,8 +68,15 @@ impl AsRef<[u8]> for Mapped {
 }
 
 impl MapBytes for Mapped {
+    /// Where the system reads around pages, it has what comes next already.
     fn will_need(&self, bytes: Range<usize>) {
-        let _ = self.bytes.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
+        if !self.is_exact.load(Ordering::Relaxed) {
+            return;
+        }
+        for start in bytes.clone().step_by(FETCH_BYTES_MAX) {
+            let len = FETCH_BYTES_MAX.min(bytes.end - start);
+            let _ = self.bytes.advise_range(memmap2::Advice::WillNeed, start, len);
+        }
     }
 }
 

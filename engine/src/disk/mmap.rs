@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::disk::mapped::Mapped;
 use crate::disk::{Disk, Map};
-use crate::limits::{DIRECT_ALIGNMENT, MAP_BYTES_MIN, MAP_GROWTH};
+use crate::limits::{DIRECT_ALIGNMENT, MAP_BYTES_MIN, MAP_GROWTH, RESIDENT_PART};
 use crate::{Error, Result};
 
 /// A tree file. The process must hold the data directory's lock: the map is only sound while no
@@ -21,7 +21,9 @@ pub struct MmapDisk {
     /// The same file, past the page cache; none where the file system has no such way.
     direct: OnceLock<Option<File>>,
     /// Addresses for the file and for what it grows by; taken anew when it has outgrown them.
-    map: Mutex<Option<Map>>,
+    map: Mutex<Option<Arc<Mapped>>>,
+    /// A longer file does not stay in memory.
+    resident_max: u64,
     failed: AtomicBool,
     /// The length was changed since the last sync.
     has_new_len: AtomicBool,
@@ -46,10 +48,18 @@ impl MmapDisk {
             file,
             direct: OnceLock::new(),
             map: Mutex::new(None),
+            resident_max: u64::MAX,
             failed: AtomicBool::new(false),
             // The process before may have changed it, and not have lived to sync.
             has_new_len: AtomicBool::new(true),
         })
+    }
+
+    /// The file is read by a process that may use so many bytes of memory. Once it takes more than
+    /// [`RESIDENT_PART`] of them, only what is asked for is read from the disk (decision 0032).
+    #[must_use]
+    pub fn within_memory(self, bytes: u64) -> Self {
+        Self { resident_max: bytes / RESIDENT_PART, ..self }
     }
 
     fn checked<T>(&self, what: &str, result: std::io::Result<T>) -> Result<T> {
@@ -81,14 +91,14 @@ impl MmapDisk {
 
     /// The file at so many addresses. They may be more than it has bytes: a page behind its end is
     /// there once the file has grown.
-    fn map_addresses(&self, bytes: u64) -> std::io::Result<Map> {
+    fn map_addresses(&self, bytes: u64) -> std::io::Result<Arc<Mapped>> {
         let bytes = usize::try_from(bytes).map_err(std::io::Error::other)?;
         // SAFETY: the map is read-only and the data directory's lock keeps other processes away.
         // This process never writes to bytes a reader can reach, and shortens the file only by
         // pages that no state a reader can hold names. Nothing looks at addresses behind the length
         // that the file had when a reader's map was taken, so none that has no page is touched.
         let mapped = unsafe { memmap2::MmapOptions::new().len(bytes).map(&self.file)? };
-        Ok(Map::new(Arc::new(Mapped::new(mapped))))
+        Ok(Arc::new(Mapped::new(mapped)))
     }
 
     /// The file opened anew, by the name that it has had since it was opened.
@@ -150,15 +160,18 @@ impl Disk for MmapDisk {
     fn map(&self) -> Result<Map> {
         let len = self.file_len()?;
         let mut current = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = current.as_ref().and_then(|map| map.with_len(len)) {
-            return Ok(map);
+        let mapped = match current.as_ref().filter(|mapped| (***mapped).as_ref().len() as u64 >= len) {
+            Some(mapped) => Arc::clone(mapped),
+            None => {
+                // Without the address space for it (`ulimit -v`) the file is mapped as it is.
+                let mapped = self.map_addresses(addresses_for(len)).or_else(|_| self.map_addresses(len));
+                Arc::clone(current.insert(self.checked("mapping", mapped)?))
+            }
+        };
+        if len > self.resident_max {
+            mapped.read_exactly();
         }
-        // Without the address space for it (`ulimit -v`) the file is mapped as it is.
-        let map = self.map_addresses(addresses_for(len)).or_else(|_| self.map_addresses(len));
-        let map = self.checked("mapping", map)?;
-        let shown = map.with_len(len).expect("the map is at least as long as the file was");
-        *current = Some(map);
-        Ok(shown)
+        Ok(Map::new(mapped).with_len(len).expect("the map is at least as long as the file was"))
     }
 }
 
@@ -196,22 +209,31 @@ mod tests {
         assert_eq!((five.bytes()[0], grown.bytes()[1 << 30]), (0, 0), "both maps can be read");
     }
 
-    /// The flag of `madvise(MADV_RANDOM)` is on the addresses.
-    #[test]
+    /// Whether the flag of `madvise(MADV_RANDOM)` is on the addresses of a map.
     #[cfg(target_os = "linux")]
-    fn nothing_is_read_around_a_page_that_is_touched() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap();
-        disk.set_len(1 << 20).unwrap();
-        let map = disk.map().unwrap();
-        map.will_need(0..4096);
-        map.will_need((1 << 20) - 1..5 << 20);
-        map.will_need(3 << 20..5 << 20);
+    fn is_exact(map: &Map) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let start = format!("{:x}-", map.bytes().as_ptr().addr());
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
         let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
-        assert!(flags.split_whitespace().any(|flag| flag == "rr"), "{flags}");
+        flags.split_whitespace().any(|flag| flag == "rr")
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn nothing_is_read_around_a_page_once_the_file_does_not_stay_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap().within_memory(RESIDENT_PART << 20);
+        disk.set_len(1 << 20).unwrap();
+        let map = disk.map().unwrap();
+        map.will_need(0..4096);
+        assert!(!is_exact(&map));
+        disk.set_len((1 << 20) + 4096).unwrap();
+        let map = disk.map().unwrap();
+        map.will_need(0..4096);
+        map.will_need((1 << 20) - 1..5 << 20);
+        map.will_need(3 << 20..5 << 20);
+        assert!(is_exact(&map));
     }
 
     /// A file system in memory has no direct writes, and a buffer may lie anywhere: what is written

@@ -99,6 +99,11 @@ impl Pages {
         let bytes = self.map.bytes().get(start..).unwrap_or_default();
         let (pages, content, summed) =
             extent_content(bytes, kind, at.id).map_err(|what| self.damage(at.id, what))?;
+        // The first page of it was touched. The others are one request, also when they were in
+        // memory before: what is large is not there for long.
+        if summed.len() > self.page_bytes as usize {
+            self.map.will_need(start..start + summed.len());
+        }
         if !self.verified.contains(at.id) {
             if crc32fast::hash(summed) != at.crc {
                 return Err(self.damage(at.id, "does not have the checksum its owner keeps"));

@@ -41,6 +41,7 @@ use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
+use crate::memory;
 use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::resolve;
@@ -382,7 +383,7 @@ fn sync_dir(path: &Path) -> anyhow::Result<()> {
 
 fn open_store(tree: &Path) -> anyhow::Result<Store> {
     let context = || format!("opening {}", tree.display());
-    let disk = MmapDisk::open(tree).with_context(context)?;
+    let disk = MmapDisk::open(tree).with_context(context)?.within_memory(memory::available_bytes());
     let mut told = crate::clock::now();
     let mut tell = |opening: Opening| {
         if crate::clock::since(told) < limits::PROGRESS_INTERVAL {

@@ -22,6 +22,7 @@ use revd_member::peer::frame::FrameReader;
 use crate::clock::Ticker;
 use crate::disk::received::ReceivedFiles;
 use crate::limits;
+use crate::memory;
 use crate::peer::pulse::{Silence, show_life};
 use crate::peer::transport;
 use crate::queues::latch::Latch;
@@ -239,6 +240,7 @@ pub(super) fn finish(building: Building, files: &ReceivedFiles) -> io::Result<(B
     files.keep()?;
     let synced_for = began.microseconds();
     let disk = MmapDisk::open(&files.received()).map_err(io::Error::other)?;
+    let disk = disk.within_memory(memory::available_bytes());
     let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
     let state = ReceivedState::load(store).map_err(io::Error::other)?;
     Ok((Box::new(state), synced_for))
