@@ -50,9 +50,9 @@ impl Mapped {
         Self { bytes, is_exact: AtomicBool::new(false), place }
     }
 
-    /// From now on point reads take the pages that they touch, and readers in order ask ahead. This
-    /// is for a file that does not stay in memory: on a disk that reads ahead 8 MiB each read around
-    /// a page throws out what others need.
+    /// From now on point reads take the pages that they touch, and readers in order ask ahead. It
+    /// is for a file that does not stay in memory: on a disk that reads ahead 8 MiB each read
+    /// around a page throws out what others need.
     pub(super) fn read_exactly(&self) {
         if !self.is_exact.swap(true, Ordering::Relaxed) {
             // Only advice: where it is not taken, pages are read as they are.

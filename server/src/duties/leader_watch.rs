@@ -1,7 +1,7 @@
 //! The watch for a leader: streams whose clients want one end when there was none for long. Calls
 //! with one reply that begin without a leader are refused at once; a stream costs more to open
 //! again, so that etcd waits three election timeouts. A stream that begins without a leader is
-//! refused if there was none for a whole election timeout (etcd: at once; its member still has the
+//! refused if there was none for about an election timeout (etcd: at once; its member still has the
 //! old leader when clients of a member that stops come to it, because that member leads until they
 //! are gone).
 
@@ -35,18 +35,12 @@ enum Leadership {
     Missed,
 }
 
-/// Decides when there was no leader for too long.
-#[derive(Debug)]
+/// Decides when there was no leader for too long. A member that lets clients in has just had one,
+/// or waited for it in vain for longer than this takes to find out.
+#[derive(Debug, Default)]
 struct LeaderWatch {
     /// Looks in a row that saw none.
     without: u32,
-}
-
-impl Default for LeaderWatch {
-    /// A member begins without a leader.
-    fn default() -> Self {
-        Self { without: LEADER_LOOKS }
-    }
 }
 
 impl LeaderWatch {
@@ -79,7 +73,7 @@ mod tests {
     #[test]
     fn a_moment_without_a_leader_is_none_without_however_soon_behind_the_start() {
         let mut watch = LeaderWatch::default();
-        assert_eq!(watch.look(false), Leadership::Stale, "there was none yet");
+        assert_eq!(watch.look(false), Leadership::Fresh);
         assert_eq!(watch.look(true), Leadership::Fresh);
         assert_eq!(watch.look(false), Leadership::Fresh);
     }

@@ -11,7 +11,7 @@
 //! | [`corruption_checks`] | the member | `--corrupt-check-time`, `--compact-hash-check-time` |
 //! | [`reserve`] | the member | `RESERVE_INTERVAL` |
 //! | [`sweep`] | each edge | `SWEEP_INTERVAL` |
-//! | [`leader_watch`] | each edge | an election timeout |
+//! | [`leader_watch`] | each edge | a tenth of an election timeout |
 //! | [`watch_steps`] | each edge | whenever a watcher is behind |
 //! | [`watch_progress`] | each edge | a tenth of `--watch-progress-notify-interval` |
 //! | [`memory`] | each core | `GIVE_BACK_INTERVAL` |

@@ -63,10 +63,6 @@ const ERRORS: [&str; 17] = [
     "the connection broke",
 ];
 
-/// A watcher acts again at the latest then: one that reads nothing reads again soon after the
-/// storm.
-const WATCHER_PAUSE_MAX: Micros = 30 * SECOND;
-
 /// A call on its way.
 #[derive(Debug)]
 struct Open {
@@ -168,7 +164,7 @@ impl Clients {
             let patience = newest.map_or(self.patience, |_| 1);
             let (history, random) = (&mut self.history, &mut self.random);
             let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
-            self.wake_later(client, (after * patience).min(WATCHER_PAUSE_MAX), door);
+            self.wake_later(client, after * patience, door);
         }
     }
 
@@ -291,6 +287,9 @@ impl Clients {
         let patience = self.patience;
         self.clients.iter_mut().for_each(|client| client.pause /= patience);
         self.shared.calms(door.now() + LEASE_SLACK);
+        // Watchers of a sparse storm would act minutes later, and do so as well.
+        let watchers = self.clients.len()..self.clients.len() + self.watchers.len();
+        watchers.filter(|_| patience > 1).for_each(|watcher| self.wake_later(watcher, SECOND, door));
     }
 
     /// Since [`Clients::calm`] every client has had a success, nothing is open, and watchers were
