@@ -95,6 +95,9 @@ pub const COMPACT_REWRITTEN_PER_RECORD_BYTE: usize = 2;
 /// Revisions whose records are counted together. Few in builds with a simulated disk, so that small
 /// stores of tests have many such buckets.
 pub const RECORD_BUCKET_REVISIONS: i64 = if cfg!(feature = "sim") { 64 } else { 4096 };
+/// Such buckets of a store: where more have records, each counts twice the revisions. Copying and
+/// dropping their counts is a part of a turn.
+pub const RECORD_BUCKETS_MAX: usize = if cfg!(feature = "sim") { 128 } else { 16 * 1024 };
 /// One record of so many may stay although it is dead: to clean a bucket of which the half is dead
 /// writes a record for each that goes, and the fewer may stay the more has to be written.
 pub const COMPACT_DEAD_PART: u64 = 4;
@@ -187,6 +190,7 @@ const _: () = {
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
     assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP && COMPACT_WALK_KEYS_PER_STEP > 0);
     assert!(COMPACT_REWRITTEN_BYTES_PER_STEP > 0 && RECORD_BUCKET_REVISIONS > 0 && COMPACT_DEAD_PART > 1);
+    assert!(RECORD_BUCKETS_MAX > 1);
     // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough
     // bytes for that.
     assert!(COMPACT_REWRITTEN_PER_RECORD_BYTE > 1 && COMPACT_SMALL_RECORDS <= COMPACT_HASHED_RECORDS_MAX);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use revd_engine::db::DbOptions;
@@ -12,6 +13,7 @@ use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, KeyRange, Store};
 enum Do {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
+    DeleteAll,
     Compact(i64),
 }
 
@@ -30,6 +32,11 @@ fn apply(store: &mut Store, what: Do, index: u64) {
         Do::Delete(key) => {
             let mut txn = store.begin();
             txn.delete_range(KeyRange::One(&key));
+            txn.commit();
+        }
+        Do::DeleteAll => {
+            let mut txn = store.begin();
+            txn.delete_range(KeyRange::ALL);
             txn.commit();
         }
     }
@@ -194,7 +201,7 @@ fn a_step_of_a_compaction_hashes_bounded_bytes() {
     for has_hash in [true, false] {
         let mut store = open(&SimDisk::new());
         if !has_hash {
-            store.save_index_in_steps_of(100);
+            store.compact_as_large(100, 100);
         }
         put_long(&mut store);
         let at = store.revision();
@@ -232,34 +239,56 @@ fn a_step_of_a_compaction_behind_a_start_reads_bounded_bytes() {
     assert!(matches!(second, Err(revd_engine::Error::Corrupt { .. })), "{second:?}");
 }
 
-/// Members save their indexes at other times, and restart: what compactions have left in their
-/// files differs, and their hashes do not.
+/// Keeps the hash of each compaction that a member knows, and asserts that all know the same;
+/// counts those that are compared.
+fn compare_compactions(known: &mut BTreeMap<i64, (usize, u32)>, member: usize, store: &mut Store) -> usize {
+    let mut compared = 0;
+    for hashed in store.view().compaction_hashes() {
+        let (first, hash) = *known.entry(hashed.revision).or_insert((member, hashed.hash));
+        let at = hashed.revision;
+        assert_eq!(
+            hashed.hash, hash,
+            "members {member} and {first} have other hashes of the compaction at {at}"
+        );
+        compared += usize::from(first != member);
+    }
+    compared
+}
+
+/// Members save their indexes at other times, leave other dead records, and restart: what
+/// compactions have left in their files differs, and their hashes do not.
 #[test]
 fn members_that_differ_in_what_they_have_saved_have_one_hash() {
-    const STEPS: [u64; 4] = [u64::MAX, 7, 40, 300];
+    const STEPS: [u64; 5] = [u64::MAX, 7, 40, 300, u64::MAX];
+    /// Records of which all dead ones go, and of which hashes are computed.
+    const LARGE: [(u64, u64); 5] = [(u64::MAX, u64::MAX), (7, u64::MAX), (40, 40), (100, 600), (10, 500)];
     let disks: Vec<SimDisk> = STEPS.iter().map(|_| SimDisk::new()).collect();
     let open = |member: usize| {
         let mut store = open(&disks[member]);
         if STEPS[member] < u64::MAX {
             store.save_index_in_steps_of(STEPS[member]);
         }
+        let (small, hashed_max) = LARGE[member];
+        store.compact_as_large(small, hashed_max);
         store
     };
     let mut members: Vec<Store> = (0..STEPS.len()).map(open).collect();
     let mut random = revd_engine::random::Random::new(18);
     let long = |number: u64| format!("{number}{}", "x".repeat(100)).into_bytes();
     let (mut compared, mut differences) = (0, 0);
+    let (mut compactions, mut compactions_compared) = (BTreeMap::new(), 0);
     for index in 1..2_500_u64 {
         let number = random.below(400);
         let key = if number.is_multiple_of(10) { long(number) } else { number.to_string().into_bytes() };
-        let drawn = (random.below(100), random.below(20));
+        let drawn = (random.below(100), random.below(20), random.below(200));
         for store in &mut members {
             let what = match drawn {
-                (0, back) => {
-                    let at = store.revision() - i64::try_from(back).unwrap();
+                (_, _, 0) => Do::DeleteAll,
+                (0, back, _) => {
+                    let at = store.revision() - i64::try_from(back / 3).unwrap();
                     if at > store.compact_revision() { Do::Compact(at) } else { Do::Delete(key.clone()) }
                 }
-                (1..30, _) => Do::Delete(key.clone()),
+                (1..30, ..) => Do::Delete(key.clone()),
                 _ => Do::Put(key.clone(), index.to_be_bytes().to_vec()),
             };
             apply(store, what, index);
@@ -278,6 +307,7 @@ fn members_that_differ_in_what_they_have_saved_have_one_hash() {
             20..30 => drop(members[member].forget_compacted(5)),
             _ => {}
         }
+        compactions_compared += compare_compactions(&mut compactions, member, &mut members[member]);
         if index % 50 == 0 {
             let compact = members[0].compact_revision();
             for at in [0, compact.max(1) + 1, (compact + members[0].revision()) / 2] {
@@ -290,9 +320,51 @@ fn members_that_differ_in_what_they_have_saved_have_one_hash() {
             }
             let states =
                 members.iter().map(|store| store.db().unwrap().snapshot().len(revd_engine::meta::Table(0)));
-            let states: std::collections::BTreeSet<u64> = states.collect();
+            let states: BTreeSet<u64> = states.collect();
             differences += usize::from(states.len() > 1);
         }
     }
+    assert!(compactions_compared > 50, "{compactions_compared} hashes of compactions compared");
     assert!(compared > 60 && differences > 20, "{compared} hashes compared, {differences} differed in rows");
+}
+
+/// A compaction that computes a hash comes behind one that has left dead records, and none of the
+/// keys that they were of is left.
+#[test]
+fn a_compaction_does_not_hash_what_was_dead_before() {
+    let mut known = BTreeMap::new();
+    let mut compared = 0;
+    for (member, small) in [u64::MAX, 10].into_iter().enumerate() {
+        let mut store = open(&SimDisk::new());
+        store.compact_as_large(small, u64::MAX);
+        let mut index = 0;
+        let mut write = |store: &mut Store, what: Do| {
+            index += 1;
+            apply(store, what, index);
+        };
+        for number in 0..1_000_i64 {
+            let key = if number % 10 == 9 { number - 1 } else { number };
+            write(&mut store, Do::Put(key.to_be_bytes().to_vec(), vec![1]));
+        }
+        // The second one begins behind the first, and computes no hash.
+        for at in [2, store.revision()] {
+            write(&mut store, Do::Compact(at));
+        }
+        while store.compaction_pending() {
+            checkpoint(&mut store);
+            while store.forget_compacted(1_000) {}
+        }
+        let records = store.db().unwrap().snapshot().len(revd_engine::meta::Table(0));
+        assert_eq!(records > 900, small == 10, "{records} records");
+        write(&mut store, Do::DeleteAll);
+        write(&mut store, Do::Put(b"later".to_vec(), vec![1]));
+        let at = store.revision() - 1;
+        write(&mut store, Do::Compact(at));
+        while store.compaction_pending() {
+            checkpoint(&mut store);
+            while store.forget_compacted(1_000) {}
+        }
+        compared += compare_compactions(&mut known, member, &mut store);
+    }
+    assert!(compared > 0, "{known:?}");
 }

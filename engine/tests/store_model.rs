@@ -151,10 +151,15 @@ fn open(disk: &SimDisk) -> Store {
 }
 
 /// Opens a store whose index is a large one, saved a few keys at a time, if the seed is even.
+/// Another bit of it says whether compactions leave dead records, and another one whether they
+/// compute hashes all the same.
 fn open_for(disk: &SimDisk, seed: u64) -> Store {
     let mut store = open(disk);
     if seed.is_multiple_of(2) {
         store.save_index_in_steps_of(1 + seed % 5);
+    }
+    if seed % 4 < 2 {
+        store.compact_as_large(1 + seed % 5, if seed % 8 < 4 { 60 } else { 1 + seed % 5 });
     }
     store
 }

@@ -245,6 +245,7 @@ impl Store {
         self.meta.compacted = self.saved.compacted;
         Arc::make_mut(&mut self.records).merge(&saved.counted);
         self.take_pass(saved.pass);
+        self.clean_for_saved_index();
         self.meta.unswept = self.saved.unswept;
         // The walk over the saved index does not look at rows of long keys; the sweep that does may
         // be far away.
@@ -270,6 +271,7 @@ impl Store {
         let before = before.expect("a checkpoint has compacted, and there was a compaction");
         assert_eq!(before.at, pass.at, "a checkpoint has compacted at another revision");
         self.trimmed = self.trimmed.max(self.saved.compacted);
+        // The index is about to forget, before records go.
         if pass.has_counted() {
             self.trimmed = self.trimmed.max(pass.at);
             self.uncounted = 0;
@@ -281,13 +283,24 @@ impl Store {
             self.pass = Some(pass);
             return;
         }
+        self.left_for_index = 0;
         if !pass.leaves_dead {
-            self.cleaned = pass.at;
+            (self.cleaned, self.left_for_index) = (pass.at, pass.left_for_index);
         }
         if let Some(hash) = pass.hash {
             self.hashes.add(hash.finish());
         }
         self.begin_pass(None);
+    }
+
+    /// Comes back for the tombstones that the saved index needed, once it does not any more.
+    fn clean_for_saved_index(&mut self) {
+        if self.pass.is_none() && (1..=self.saved.index_revision).contains(&self.left_for_index) {
+            self.left_for_index = 0;
+            self.cleaned = 0;
+            self.wants_thorough = true;
+            self.begin_pass(None);
+        }
     }
 }
 

@@ -21,7 +21,8 @@
 //! A start adds the records that the saved index does not have. It does without those that were
 //! superseded, since the others say themselves which version of their key they are. But a key whose
 //! tombstone is missing would come to life again: a tombstone stays until all of the index is saved
-//! behind it. The puts before it may stay longer, as no start reads those.
+//! behind it. The puts before it may stay longer, as no start reads those. One that cleans all
+//! comes back for the tombstones it has left, when the index is saved that far.
 
 use std::sync::Arc;
 
@@ -55,6 +56,9 @@ pub(crate) struct CompactionPass {
     pub(crate) is_thorough: bool,
     /// It has left some.
     pub(crate) leaves_dead: bool,
+    /// Tombstones up to this revision would be gone if all of the index was saved behind them; 0 if
+    /// there are none.
+    pub(crate) left_for_index: i64,
     stage: Stage,
 }
 
@@ -131,7 +135,7 @@ impl CompactionPass {
     #[must_use]
     pub(crate) fn new(at: i64, hash: Option<CompactionHash>, is_thorough: bool, uncounted: i64) -> Self {
         let stage = Stage::Counting { from: Revision::default(), through: uncounted };
-        Self { at, hash, is_thorough, leaves_dead: false, stage }
+        Self { at, hash, is_thorough, leaves_dead: false, left_for_index: 0, stage }
     }
 
     /// Every record that it drops is gone.
@@ -166,10 +170,11 @@ impl CompactionPass {
         if let Stage::Walking { from, needed } = &mut self.stage
             && walk(work.index, self.at, from, Arc::make_mut(needed), &mut done.forgetting)
         {
-            let needed = Arc::clone(needed);
+            let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
             let mut counts = work.counts.clone();
             counts.merge(&done.counted);
+            counts.align(&mut needed);
             let runs = self.plan(&counts, &needed, work.rule);
             let from = Revision { main: runs.first().map_or(0, |run| run.first), sub: 0 };
             self.stage = Stage::Cleaning { runs, run: 0, from };
@@ -186,7 +191,7 @@ impl CompactionPass {
         if self.hash.is_some() {
             return Arc::new([Run { first: 0, last: self.at }]);
         }
-        let last = RecordCounts::bucket(self.at);
+        let last = counts.bucket(self.at);
         let mut dead: Vec<(i64, u64, u64)> = counts
             .buckets()
             .take_while(|(bucket, _)| *bucket < last)
@@ -208,16 +213,11 @@ impl CompactionPass {
         self.leaves_dead = left > 0;
         buckets.push(last);
         buckets.sort_unstable();
-        buckets
-            .chunk_by(|one, next| one + 1 == *next)
-            .map(|run| self.run(run[0], run[run.len() - 1]))
-            .collect()
-    }
-
-    /// The revisions of buckets that follow each other.
-    fn run(&self, first: i64, last: i64) -> Run {
-        let first = first.saturating_mul(crate::limits::RECORD_BUCKET_REVISIONS);
-        Run { first, last: RecordCounts::last_of(last).min(self.at) }
+        let run = |of: &[i64]| Run {
+            first: counts.first_of(of[0]),
+            last: counts.last_of(of[of.len() - 1]).min(self.at),
+        };
+        buckets.chunk_by(|one, next| one + 1 == *next).map(run).collect()
     }
 
     /// Removes a bounded number of the records that the compaction drops, and adds all it looks at
@@ -253,7 +253,11 @@ impl CompactionPass {
             let is_needed = key.kind == RecordKind::Tombstone
                 && key.revision.main > work.index_revision
                 && !mutants::is(Mutant::CompactionBeforeIndexSaved);
-            if kept(work.index, user_key, key, self.at) || is_needed {
+            let is_kept = kept(work.index, user_key, key, self.at);
+            if is_needed && !is_kept {
+                self.left_for_index = key.revision.main;
+            }
+            if is_kept || is_needed {
                 rewritten += stored_cell_bytes(stored, record, work.base.page_bytes());
             } else {
                 remove(work.txn, key)?;

@@ -80,8 +80,8 @@ impl CompactionHashes {
 }
 
 impl CompactionHash {
-    /// The hash of a compaction at `revision` that is about to begin in the state `reader` reads;
-    /// the one before has dropped all it had to.
+    /// The hash of a compaction at `revision` that is about to begin in the state `reader` reads.
+    /// The one before has come to its end; what it has left dead is no part of the hash.
     ///
     /// # Errors
     /// When the tree file is damaged.

@@ -3,47 +3,81 @@
 //! A store counts what its tree file holds, and a compaction what its keys still need of it: so it
 //! knows where records are dead without a look at them. The counts are in memory only; the first
 //! compaction behind a start reads what the file had then once.
+//!
+//! Old keys may have one record among very many revisions: the more buckets have records, the more
+//! revisions become one.
 
 use std::collections::BTreeMap;
 
-use crate::limits::RECORD_BUCKET_REVISIONS;
+use crate::limits::{RECORD_BUCKET_REVISIONS, RECORD_BUCKETS_MAX};
 
 /// Records by bucket, or how their number changes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordCounts {
+    /// Revisions of a bucket.
+    width: i64,
     /// Number of the bucket -> records; none is 0.
     buckets: BTreeMap<i64, i64>,
+}
+
+impl Default for RecordCounts {
+    fn default() -> Self {
+        Self { width: RECORD_BUCKET_REVISIONS, buckets: BTreeMap::new() }
+    }
 }
 
 impl RecordCounts {
     /// The bucket of a revision.
     #[must_use]
-    pub(crate) fn bucket(main: i64) -> i64 {
-        main.div_euclid(RECORD_BUCKET_REVISIONS)
+    pub(crate) fn bucket(&self, main: i64) -> i64 {
+        main.div_euclid(self.width)
+    }
+
+    /// The first revision of a bucket.
+    #[must_use]
+    pub(crate) fn first_of(&self, bucket: i64) -> i64 {
+        bucket.saturating_mul(self.width)
     }
 
     /// The last revision of a bucket.
     #[must_use]
-    pub(crate) fn last_of(bucket: i64) -> i64 {
-        (bucket + 1).saturating_mul(RECORD_BUCKET_REVISIONS).saturating_sub(1)
+    pub(crate) fn last_of(&self, bucket: i64) -> i64 {
+        (bucket + 1).saturating_mul(self.width).saturating_sub(1)
     }
 
     /// There are so many more records of a revision.
     pub(crate) fn add(&mut self, main: i64, records: i64) {
-        self.add_to(Self::bucket(main), records);
-    }
-
-    fn add_to(&mut self, bucket: i64, records: i64) {
-        let count = self.buckets.entry(bucket).or_default();
+        let count = self.buckets.entry(main.div_euclid(self.width)).or_default();
         *count += records;
         if *count == 0 {
-            self.buckets.remove(&bucket);
+            self.buckets.remove(&self.bucket(main));
         }
+        while self.buckets.len() > RECORD_BUCKETS_MAX {
+            self.widen(self.width * 2);
+        }
+    }
+
+    /// Makes one bucket of several.
+    fn widen(&mut self, width: i64) {
+        let narrow = std::mem::replace(self, Self { width, buckets: BTreeMap::new() });
+        self.merge(&narrow);
     }
 
     /// Adds all of these.
     pub(crate) fn merge(&mut self, others: &Self) {
-        others.buckets.iter().for_each(|(bucket, records)| self.add_to(*bucket, *records));
+        if self.width < others.width {
+            self.widen(others.width);
+        }
+        others.buckets.iter().for_each(|(bucket, records)| self.add(others.first_of(*bucket), *records));
+    }
+
+    /// Makes the buckets of both the same.
+    pub(crate) fn align(&mut self, other: &mut Self) {
+        let width = self.width.max(other.width);
+        [self, other]
+            .into_iter()
+            .filter(|counts| counts.width < width)
+            .for_each(|counts| counts.widen(width));
     }
 
     /// Records of a bucket.
@@ -61,5 +95,45 @@ impl RecordCounts {
     #[must_use]
     pub(crate) fn all(&self) -> u64 {
         self.buckets().map(|(_, records)| records).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// A record now and then among very many revisions: few buckets know all of them, and what was
+    /// counted before they became wider is taken off again.
+    #[test]
+    fn the_sparser_records_are_the_wider_are_their_buckets() {
+        let mut random = Random::new(1);
+        let (mut counts, mut needed) = (RecordCounts::default(), RecordCounts::default());
+        let far = 1_000 * RECORD_BUCKET_REVISIONS.unsigned_abs() * RECORD_BUCKETS_MAX as u64;
+        let revisions: Vec<i64> =
+            (0..10 * RECORD_BUCKETS_MAX).map(|_| random.below(far).cast_signed()).collect();
+        let mut most = 0;
+        for main in &revisions {
+            counts.add(*main, 1);
+            most = most.max(counts.buckets.len());
+        }
+        assert!((RECORD_BUCKETS_MAX / 4..=RECORD_BUCKETS_MAX).contains(&counts.buckets.len()));
+        assert_eq!((most, counts.all()), (RECORD_BUCKETS_MAX, revisions.len() as u64));
+        // Few are needed, in buckets that are narrow still.
+        let (some, gone) = revisions.split_at(RECORD_BUCKETS_MAX / 2);
+        some.iter().for_each(|main| needed.add(*main, 1));
+        assert!(needed.width < counts.width);
+        let mut fewer = RecordCounts::default();
+        gone.iter().for_each(|main| fewer.add(*main, -1));
+        counts.merge(&fewer);
+        counts.align(&mut needed);
+        assert_eq!(counts, needed);
+        for main in some {
+            let bucket = counts.bucket(*main);
+            assert!((counts.first_of(bucket)..=counts.last_of(bucket)).contains(main));
+            assert!(counts.of(bucket) > 0);
+        }
+        counts.merge(&needed);
+        assert_eq!(counts.all(), 2 * some.len() as u64);
     }
 }

@@ -90,6 +90,7 @@ impl Store {
                 .then(|| CompactionPass::new(meta.compact_revision, None, false, meta.revision)),
             wants_thorough: false,
             cleaned: 0, // passes may have left dead records before
+            left_for_index: 0,
             records: Arc::default(),
             uncounted: meta.revision,
             compaction_rule: CompactionRule::default(),

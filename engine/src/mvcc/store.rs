@@ -35,7 +35,8 @@ pub struct Store {
     /// How far it had come at the newest finished checkpoint: what `tree` holds.
     pub(crate) saved: StoreMeta,
     pub(crate) tree: Snapshot,
-    /// Compactions have removed records up to here from `tree`, or may have.
+    /// Compactions have removed records up to here from `tree`, or may have; or the index forgets
+    /// what was before those that are left.
     pub(crate) trimmed: i64,
     /// The file; away while a checkpoint is being written.
     pub(crate) db: Option<Db>,
@@ -53,6 +54,8 @@ pub struct Store {
     pub(crate) wants_thorough: bool,
     /// No dead record that compactions up to here may drop is left.
     pub(crate) cleaned: i64,
+    /// But for tombstones up to here, until all of the index is saved behind them; 0 without any.
+    pub(crate) left_for_index: i64,
     /// Records in `tree` of the revisions above `uncounted`.
     pub(crate) records: Arc<RecordCounts>,
     /// Records up to this revision are not counted yet; 0 once they are.
@@ -333,7 +336,13 @@ impl Store {
     #[cfg(feature = "sim")]
     pub fn save_index_in_steps_of(&mut self, keys: u64) {
         self.index_pace = IndexPace::in_steps_of(keys);
-        self.compaction_rule = CompactionRule { small: keys, hashed_max: keys };
+    }
+
+    /// Compactions of more records than `small` leave dead ones, those of more than `hashed_max`
+    /// compute no hash: for tests, in which few records are a large store.
+    #[cfg(feature = "sim")]
+    pub fn compact_as_large(&mut self, small: u64, hashed_max: u64) {
+        self.compaction_rule = CompactionRule { small, hashed_max };
     }
 
     /// The same, and of so few bytes.

@@ -230,6 +230,10 @@ fn run(seed: u64) -> Run {
     if seed.is_multiple_of(2) {
         sim.machine.store_mut().save_index_in_steps_of(1 + seed % 5);
     }
+    // Another bit says whether compactions leave dead records and compute no hash.
+    if seed % 4 < 2 {
+        sim.machine.store_mut().compact_as_large(1 + seed % 5, 1 + seed % 5);
+    }
     Member::new(sim, seed).run()
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use revd_engine::mvcc::Hashed;
-use revd_member::cluster::hash_checks::{self, MemberHash};
+use revd_member::cluster::hash_checks::{self, MemberHash, NewestCompaction};
 use revd_member::error::Error;
 use revd_member::schema;
 use revd_proto::etcdserverpb::Member;
@@ -49,11 +49,17 @@ async fn check(api: &Api, tls: &Arc<TlsDomain>) -> Result<(), Error> {
 /// Runs until it is cancelled: compares HashKV of compactions.
 pub async fn run_of_compactions(api: Rc<Api>, checks: CorruptionChecks, tls: Arc<TlsDomain>) {
     let Some(interval) = checks.compaction_interval else { return };
-    let mut checked = 0;
+    let (mut checked, mut newest) = (0, NewestCompaction::default());
     loop {
         rest(interval).await;
         if api.context().leads() {
             check_compactions(&api, &mut checked, &tls).await;
+            let view = api.context().view();
+            let (revision, hashed) = (view.compact_revision(), view.compaction_hashes().next());
+            if newest.lacks_hash(revision, hashed.map(|hashed| hashed.revision)) {
+                let fields = json!({"compact-revision": revision});
+                log::info("there is no hash of the newest compaction to compare", fields);
+            }
         }
     }
 }

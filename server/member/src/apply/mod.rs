@@ -559,7 +559,9 @@ impl Machine {
         if waits {
             self.state.store.free_all_compacted();
         }
-        self.free_where_nearly_full();
+        if result.is_ok() {
+            self.free_where_nearly_full();
+        }
         let outcome = Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE };
         if waits {
             Effect::ReplyWhenCompacted(command.id, outcome, self.state.store.compact_revision())

@@ -6,6 +6,7 @@ use crate::apply::lease_reports::ExpiredLeases;
 use crate::limits;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind};
 use revd_proto::etcdserverpb::LeaseGrantRequest;
 use std::sync::Arc;
 
@@ -36,6 +37,38 @@ fn leases_have_their_time_when_clients_can_come() {
     );
     assert_eq!(look(66_000), [Effect::Hear(1)]);
 }
+
+/// A compaction that is refused begins none of the cleaning that one begins where the quota is
+/// nearly full.
+#[test]
+fn a_refused_compaction_cleans_nothing() {
+    let disk = Arc::new(SimDisk::new());
+    let open = || Store::open(disk.clone(), DbOptions { page_bytes_if_new: 512 }).unwrap();
+    let mut store = open();
+    for index in 1..=5 {
+        let mut txn = store.begin();
+        txn.put(b"key", b"value", 0);
+        txn.commit();
+        store.set_applied(Applied { index, term: 1 });
+    }
+    store.compact(4).unwrap();
+    while let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) {
+        store.finish_checkpoint(checkpoint.write().unwrap());
+    }
+    drop(store); // the next run does not know what that compaction has left
+    for (revision, cleans) in [(3, false), (4, false), (9, false), (5, true)] {
+        let config = MachineConfig { own: OWN, quota_bytes: 1, lease_extension: 0 };
+        let (mut machine, mut effects) = (Machine::new(open(), config).unwrap(), Vec::new());
+        let payload = CompactionRequest { revision, physical: false }.encode_to_vec().into();
+        let id = CommandId::new(0, 1, 0);
+        let data = encode(OWN, &[Command { id, kind: Kind::Compact, payload }]).into();
+        machine.apply(&CommittedEntry { index: 6, term: 1, data, change: None }, 0, &mut effects).unwrap();
+        let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(outcome.result.is_ok(), cleans, "{outcome:?}");
+        assert_eq!(machine.store().compaction_pending(), cleans, "a compaction at {revision}");
+    }
+}
+
 /// Issue 14, number 22: a new leader looked at all leases in one turn.
 #[test]
 fn a_new_leader_leads_when_it_knows_all_leases() {

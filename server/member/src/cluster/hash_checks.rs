@@ -81,6 +81,27 @@ pub fn of_compaction(own: (u64, Hashed), members: usize, others: &[MemberHash]) 
     CompactionCheck { is_over: true, corrupt }
 }
 
+/// The leader's look at its newest compaction, now and then: some have no hash to compare.
+#[derive(Debug, Default)]
+pub struct NewestCompaction {
+    /// Its revision at the look before.
+    before: i64,
+    told: i64,
+}
+
+impl NewestCompaction {
+    /// The newest compaction is at this revision, and the newest that has a hash at that one. True,
+    /// once for each, if the former was there at the look before and has none still.
+    pub fn lacks_hash(&mut self, revision: i64, hashed: Option<i64>) -> bool {
+        let is_old = std::mem::replace(&mut self.before, revision) == revision;
+        let lacks = is_old && revision > self.told.max(0) && hashed.is_none_or(|hashed| hashed < revision);
+        if lacks {
+            self.told = revision;
+        }
+        lacks
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +133,17 @@ mod tests {
         assert_eq!(periodic(1, (own, hashed(8, 9, 3)), 9, &[]), Some(1), "the leader itself");
         // It has gone on meanwhile.
         assert_eq!(periodic(1, (own, hashed(8, 10, 3)), 10, &[of(2, 7, 3)]), None);
+    }
+
+    #[test]
+    fn a_compaction_without_a_hash_is_told_of_once() {
+        let mut newest = NewestCompaction::default();
+        let mut look = |revision, hashed| newest.lacks_hash(revision, hashed);
+        assert!(!look(-1, None) && !look(-1, None), "there is no compaction");
+        assert!(!look(5, None), "it may be under way");
+        assert!(look(5, None) && !look(5, None));
+        assert!(!look(9, Some(5)) && !look(9, Some(9)) && !look(9, Some(9)));
+        assert!(!look(12, Some(9)) && look(12, Some(9)) && !look(12, Some(9)));
     }
 
     #[test]

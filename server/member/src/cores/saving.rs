@@ -235,7 +235,7 @@ mod tests {
     fn store() -> Store {
         let options = DbOptions { page_bytes_if_new: 512 };
         let mut store = Store::open(Arc::new(SimDisk::new()), options).expect("an empty disk");
-        store.save_index_in_steps_of(100); // so few are small
+        store.compact_as_large(100, 100); // so few are small
         (0..KEYS).for_each(|number| put(&mut store, number));
         (0..KEYS).step_by(5).for_each(|number| put(&mut store, number));
         save(&mut store);
