@@ -288,7 +288,7 @@ impl ServiceContext {
     /// The newest revision this member has applied.
     #[must_use]
     pub fn revision(&self) -> i64 {
-        self.views.load().revision()
+        self.views.look(View::revision)
     }
 
     pub(super) fn report(&self) -> NodeReport {
@@ -303,7 +303,7 @@ impl ServiceContext {
     /// The cluster's version, and the downgrade that is enabled.
     #[must_use]
     pub fn versions(&self) -> AgreedVersions {
-        schema::versions(self.views.load().tables())
+        self.views.look(|view| schema::versions(view.tables()))
     }
 
     /// The newest View.

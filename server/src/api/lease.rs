@@ -173,7 +173,7 @@ impl Lease {
             return self.ask_leader(caller, LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
-        let is_root = self.context.is_root(caller, &self.context.views.load());
+        let is_root = self.context.views.look(|view| self.context.is_root(caller, view));
         if !is_root {
             // Before a reply is made of very many keys.
             self.check_attached(caller, LeaseRight::Read(id)).await?;
@@ -227,7 +227,7 @@ impl Lease {
     pub(super) async fn leases(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
         let reply = self.context.ask(caller, DeadlineRequest::List.into(), false).await?;
-        if !self.context.is_root(caller, &self.context.views.load()) {
+        if !self.context.views.look(|view| self.context.is_root(caller, view)) {
             self.check_attached(caller, LeaseRight::ReadAll).await?;
         }
         Ok(reply)

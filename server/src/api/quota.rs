@@ -19,9 +19,10 @@ impl ServiceContext {
     /// # Errors
     /// [`Error::NoSpace`]
     pub(super) async fn check_quota(&self, cost: i64) -> Result<(), Error> {
-        let view = self.views.load();
+        // No View is held: every put comes here, and the alarm may have to wait.
+        let in_use = self.views.look(|view| view.sizes().in_use);
         let is_full = self.reserve.is_full() && cost > 0;
-        if !is_full && fits(self.quota_bytes, view.sizes().in_use, cost) {
+        if !is_full && fits(self.quota_bytes, in_use, cost) {
             return Ok(());
         }
         self.raise_no_space().await;
@@ -40,7 +41,7 @@ impl ServiceContext {
     /// Raises the alarm of this member, unless it is raised already. If that fails, the next one
     /// who finds no space tries again.
     pub(super) async fn raise_no_space(&self) {
-        if Raised::of(self.views.load().tables()).no_space {
+        if self.views.look(|view| Raised::of(view.tables()).no_space) {
             return;
         }
         let alarm = AlarmRequest {

@@ -33,7 +33,9 @@ impl ViewSlot {
         View::clone(&self.newest.load())
     }
 
-    /// Looks at the newest View, briefly: cores that hold one count in it that they do.
+    /// Looks at the newest View, briefly. Cores that hold one count in it that they do, where all
+    /// cores count; a look counts on its own core. An edge keeps no View for the next look: one
+    /// that rests would keep pages and memory that the store has replaced.
     pub fn look<T>(&self, at: impl FnOnce(&View) -> T) -> T {
         at(&self.newest.load())
     }

@@ -202,7 +202,7 @@ impl ServiceContext {
         if self.leader() != 0 || self.status.needs_rights.load() {
             self.wait_to_read(false).await?;
         }
-        self.check(caller, wants, &self.views.load())
+        self.views.look(|view| self.check(caller, wants, view))
     }
 
     /// Permissions that rights were made of on this edge, ever.
