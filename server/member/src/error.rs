@@ -117,6 +117,9 @@ pub enum Error {
     /// The message is not what its method takes.
     #[error("grpc: error unmarshalling request: {0}")]
     Malformed(&'static str),
+    /// The same of a message in a stream: grpc-go has other words there.
+    #[error("grpc: failed to unmarshal the received message: {0}")]
+    MalformedInStream(&'static str),
     /// RangeStream refuses what it cannot stream.
     #[error("RangeStream does not support custom sort orders")]
     StreamSorted,
@@ -212,6 +215,15 @@ impl Error {
         )
     }
 
+    /// The same of a message in a stream.
+    #[must_use]
+    pub fn in_stream(self) -> Self {
+        match self {
+            Self::Malformed(text) => Self::MalformedInStream(text),
+            other => other,
+        }
+    }
+
     /// The gRPC code it travels with.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -257,7 +269,7 @@ impl Error {
             | Self::CorruptMember
             | Self::Stopped => Code::Unavailable,
             Self::NeverProposed => Code::DeadlineExceeded,
-            Self::Malformed(_) => Code::Internal,
+            Self::Malformed(_) | Self::MalformedInStream(_) => Code::Internal,
             Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
             Self::NoSpace
             | Self::ReplyTooLarge { .. }

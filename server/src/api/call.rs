@@ -129,3 +129,8 @@ pub async fn only(requests: &mut dyn Requests) -> Result<Bytes, Status> {
 pub(super) fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
     result.map_err(Error::from)
 }
+
+/// The message of a method with a stream, of requests or of replies.
+pub(super) fn decoded_in_stream<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
+    decoded(result).map_err(Error::in_stream)
+}

@@ -17,7 +17,7 @@ use revd_proto::v3electionpb::{
 use smallvec::smallvec;
 
 use crate::api::auth::identity::Need;
-use crate::api::call::{Credentials, Message, decoded};
+use crate::api::call::{Credentials, Message, decoded, decoded_in_stream};
 use crate::api::key_queue::{
     KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
     value_bytes,
@@ -138,7 +138,7 @@ impl Election {
         message: Bytes,
         replies: &Replies,
     ) -> Result<(), Status> {
-        let prefix = prefix(&decoded(LeaderRequest::decode(message))?.name);
+        let prefix = prefix(&decoded_in_stream(LeaderRequest::decode(message))?.name);
         while let Some(shown) = self.show_leader(credentials, &prefix, replies).await? {
             let ended = match &shown.leader {
                 Some(key) => self.observe_leader(&shown, key, replies).await,

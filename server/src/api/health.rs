@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_proto::grpc::health::health_check_response::ServingStatus;
 use revd_proto::grpc::health::{
@@ -10,12 +9,12 @@ use revd_proto::grpc::health::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::Message;
+use crate::api::call::{Message, decoded, decoded_in_stream};
 use crate::api::replies::Replies;
 
-fn is_served(message: Bytes) -> Result<bool, Status> {
-    let request = HealthCheckRequest::decode(message).map_err(Error::from)?;
-    Ok(request.service.is_empty())
+/// The one service there is: the server as a whole.
+fn is_served(request: &HealthCheckRequest) -> bool {
+    request.service.is_empty()
 }
 
 fn reply(status: ServingStatus) -> Message {
@@ -29,7 +28,7 @@ pub(super) struct Health;
 impl Health {
     /// `Check`
     pub(super) fn check(message: Bytes) -> Result<Message, Status> {
-        if is_served(message)? {
+        if is_served(&decoded(HealthCheckRequest::decode(message))?) {
             Ok(reply(ServingStatus::Serving))
         } else {
             Err(Status::not_found("unknown service"))
@@ -38,7 +37,7 @@ impl Health {
 
     /// `List`: there is only the whole.
     pub(super) fn list(message: Bytes) -> Result<Message, Status> {
-        HealthListRequest::decode(message).map_err(Error::from)?;
+        decoded(HealthListRequest::decode(message))?;
         let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
         let statuses = [(String::new(), serving)].into();
         Ok(smallvec![HealthListResponse { statuses }.encode_to_vec().into()])
@@ -47,7 +46,9 @@ impl Health {
     /// `Watch`: the state now, then nothing, since it does not change while there
     /// is a connection to tell it on.
     pub(super) async fn watch(message: Bytes, replies: &Replies) -> Result<(), Status> {
-        let status = if is_served(message)? { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+        let request = decoded_in_stream(HealthCheckRequest::decode(message))?;
+        let is_served = is_served(&request);
+        let status = if is_served { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
         if replies.send(reply(status)).await {
             std::future::pending::<()>().await;
         }

@@ -17,7 +17,7 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 use revd_proto::tags::range_stream_response;
 
-use crate::api::call::{Message, decoded};
+use crate::api::call::{Message, decoded, decoded_in_stream};
 use crate::api::context::ServiceContext;
 use crate::api::replies::Replies;
 use crate::api::validate;
@@ -111,7 +111,7 @@ impl Kv {
         replies: &Replies,
     ) -> Result<(), Error> {
         self.context.auth.limits.take(caller, message.len())?;
-        let mut request = decoded(RangeRequest::decode(message))?;
+        let mut request = decoded_in_stream(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
         let view = self.context.view_for_reading(request.serializable).await?;

@@ -26,7 +26,7 @@ use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
 
 use crate::api::auth::identity::Need;
-use crate::api::call::{Credentials, Message, Requests, decoded};
+use crate::api::call::{Credentials, Message, Requests, decoded, decoded_in_stream};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
@@ -259,7 +259,7 @@ impl Lease {
             match event {
                 StreamEvent::Request(None) => calls.more_requests = false,
                 StreamEvent::Request(Some(message)) => {
-                    let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
+                    let lease = decoded_in_stream(LeaseKeepAliveRequest::decode(message?))?.id;
                     match self.renewal(credentials, lease).await {
                         Ok(mut renewal) => {
                             self.begin_renewal(&mut renewal)?;

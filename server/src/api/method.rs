@@ -1,5 +1,5 @@
-//! Every method this version has, one row each: name, path, how long it may
-//! wait, and the call of its service.
+//! Every method this version has, one row each: name, the message of its request, path, how long it
+//! may wait, and the call of its service.
 //!
 //! - `at_once`: it waits for nothing.
 //! - `briefly`: it waits for the log, for memory, or for its own client.
@@ -22,15 +22,23 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::apply::command::Kind;
+use revd_member::apply::txn;
+use revd_member::auth::Caller;
 use revd_member::budget::Share;
-use revd_member::error::Status;
-use revd_proto::etcdserverpb::RangeRequest;
+use revd_member::error::{Error, Status};
+use revd_proto::etcdserverpb::{self as pb, RangeRequest};
+use revd_proto::grpc::health;
+use revd_proto::{v3electionpb, v3lockpb};
 
 use crate::api::Api;
 use crate::api::auth::identity::Need;
-use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
+use crate::api::call::{Message, Metadata, Requests, StreamingCall, decoded, only};
 use crate::api::contract::services;
 use crate::api::health::Health;
+use crate::api::method_words::{
+    first, is_endless, is_watch, kind_of_stream, need, need_of_stream, take_request,
+};
+use crate::api::named_method::NamedMethod;
 use crate::api::reflection::Reflection;
 use crate::api::replies::Replies;
 use crate::observe::calls;
@@ -66,81 +74,11 @@ macro_rules! carry_out {
     };
 }
 
-macro_rules! need {
-    (open) => {
-        Need::Open
-    };
-    (login) => {
-        Need::Login
-    };
-    (root) => {
-        Need::Root
-    };
-    (judged) => {
-        Need::Judged
-    };
-}
-
-/// A stream is judged by its service while it goes on, unless its need says enough at its start.
-macro_rules! need_of_stream {
-    (judged) => {
-        Need::Open
-    };
-    ($other:ident) => {
-        need!($other)
-    };
-}
-
-macro_rules! is_endless {
-    (endlessly) => {
-        true
-    };
-    ($other:ident) => {
-        false
-    };
-}
-
-/// The `grpc_type` of a method with a stream of replies, by how many requests it takes.
-macro_rules! kind_of_stream {
-    (one) => {
-        "server_stream"
-    };
-    (many) => {
-        "bidi_stream"
-    };
-}
-
-/// The first of several paths.
-macro_rules! first {
-    ($first:literal $(, $more:literal)*) => {
-        $first
-    };
-}
-
-/// Takes the request message, if there is only one.
-macro_rules! take_request {
-    (one, $requests:ident) => {
-        only(&mut *$requests).await?
-    };
-    (many, $requests:ident) => {
-        $requests
-    };
-}
-
-macro_rules! is_watch {
-    (watch) => {
-        true
-    };
-    (reply) => {
-        false
-    };
-}
-
 /// Makes [`Unary`] and its calls of the rows.
 macro_rules! unary {
     (
         |$api:ident, $caller:ident, $source:ident, $message:ident, $replies:ident|
-        $($name:ident = $path:literal, $waits:ident, $need:ident => $call:expr,)*
+        $($name:ident: $request:ty = $path:literal, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with one request and one reply.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +105,17 @@ macro_rules! unary {
                 }
             }
 
+            /// The error of bytes that are not its request message.
+            #[cold]
+            fn malformed(self, message: &Bytes) -> Option<Error> {
+                let decoded = match self {
+                    // Of any depth.
+                    _ if self == Self::Txn => txn::decode(message).map(drop),
+                    $(Self::$name => decoded(<$request>::decode(message.clone())).map(drop),)*
+                };
+                decoded.err().filter(|error| matches!(error, Error::Malformed(_)))
+            }
+
             /// It may wait for other clients as long as they like.
             #[must_use]
             pub fn is_endless(self) -> bool {
@@ -184,8 +133,11 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(&metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
-                let $caller = &self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await?;
+                let $caller = &match self.let_in(method, &metadata, &$message).await {
+                    Ok(caller) => caller,
+                    // As with grpc-go, which decodes a message before anything is asked.
+                    Err(refused) => return Err(method.malformed(&$message).unwrap_or(refused).into()),
+                };
                 self.context.auth.limits.take($caller, $message.len())?;
                 let ($api, $source) = (self, metadata.source);
                 // Endless calls and those apart are boxed: they are larger than
@@ -270,57 +222,94 @@ macro_rules! streaming {
 
 unary! {
     |api, caller, source, message, replies|
-    Range = "/etcdserverpb.KV/Range", briefly, judged => api.kv.range(caller, message, &replies),
-    Put = "/etcdserverpb.KV/Put", briefly, judged => api.kv.put(caller, message, &replies),
-    DeleteRange = "/etcdserverpb.KV/DeleteRange", apart, judged => api.kv.delete_range(caller, message, &replies),
-    Txn = "/etcdserverpb.KV/Txn", briefly, judged => api.kv.txn(caller, message, &replies),
-    Compact = "/etcdserverpb.KV/Compact", briefly, root => api.kv.compact(caller, message),
-    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant", briefly, login => api.lease.grant(caller, message),
-    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke", briefly, login => api.lease.revoke(caller, message),
-    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive", briefly, login => api.lease.time_to_live(caller, message),
-    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases", briefly, login => api.lease.leases(caller, message),
-    MemberList = "/etcdserverpb.Cluster/MemberList", briefly, login => api.cluster.member_list(message),
-    MemberAdd = "/etcdserverpb.Cluster/MemberAdd", briefly, judged => api.cluster.member_add(caller, message),
-    MemberRemove = "/etcdserverpb.Cluster/MemberRemove", briefly, root => api.cluster.member_remove(caller, message),
-    MemberUpdate = "/etcdserverpb.Cluster/MemberUpdate", briefly, root => api.cluster.member_update(caller, message),
-    MemberPromote = "/etcdserverpb.Cluster/MemberPromote", briefly, root => api.cluster.member_promote(caller, message),
-    Alarm = "/etcdserverpb.Maintenance/Alarm", briefly, judged => api.maintenance.alarm(caller, message),
-    Status = "/etcdserverpb.Maintenance/Status", at_once, login => api.maintenance.status(message),
-    Hash = "/etcdserverpb.Maintenance/Hash", briefly, root => api.maintenance.hash(message),
-    HashKv = "/etcdserverpb.Maintenance/HashKV", briefly, root => api.maintenance.hash_kv(message),
-    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly, root => api.maintenance.defragment(caller, message),
-    MoveLeader = "/etcdserverpb.Maintenance/MoveLeader", briefly, root => api.maintenance.move_leader(caller, message),
-    Downgrade = "/etcdserverpb.Maintenance/Downgrade", briefly, root => api.maintenance.downgrade(caller, message),
-    AuthEnable = "/etcdserverpb.Auth/AuthEnable", briefly, root => api.auth.switch(caller, Kind::AuthEnable, message),
-    AuthDisable = "/etcdserverpb.Auth/AuthDisable", briefly, root => api.auth.switch(caller, Kind::AuthDisable, message),
-    AuthStatus = "/etcdserverpb.Auth/AuthStatus", briefly, judged => api.auth.status(caller, message),
-    Authenticate = "/etcdserverpb.Auth/Authenticate", apart, open => api.auth.authenticate(source, message),
-    UserAdd = "/etcdserverpb.Auth/UserAdd", apart, root => api.auth.user_add(source, caller, message),
-    UserGet = "/etcdserverpb.Auth/UserGet", briefly, judged => api.auth.user_get(caller, message),
-    UserList = "/etcdserverpb.Auth/UserList", briefly, root => api.auth.user_list(caller, message),
-    UserDelete = "/etcdserverpb.Auth/UserDelete", briefly, root => api.auth.change(caller, Kind::UserDelete, message),
-    UserChangePassword = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
+    Range: pb::RangeRequest = "/etcdserverpb.KV/Range", briefly, judged =>
+        api.kv.range(caller, message, &replies),
+    Put: pb::PutRequest = "/etcdserverpb.KV/Put", briefly, judged => api.kv.put(caller, message, &replies),
+    DeleteRange: pb::DeleteRangeRequest = "/etcdserverpb.KV/DeleteRange", apart, judged =>
+        api.kv.delete_range(caller, message, &replies),
+    Txn: pb::TxnRequest = "/etcdserverpb.KV/Txn", briefly, judged => api.kv.txn(caller, message, &replies),
+    Compact: pb::CompactionRequest = "/etcdserverpb.KV/Compact", briefly, root =>
+        api.kv.compact(caller, message),
+    LeaseGrant: pb::LeaseGrantRequest = "/etcdserverpb.Lease/LeaseGrant", briefly, login =>
+        api.lease.grant(caller, message),
+    LeaseRevoke: pb::LeaseRevokeRequest = "/etcdserverpb.Lease/LeaseRevoke", briefly, login =>
+        api.lease.revoke(caller, message),
+    LeaseTimeToLive: pb::LeaseTimeToLiveRequest = "/etcdserverpb.Lease/LeaseTimeToLive", briefly, login =>
+        api.lease.time_to_live(caller, message),
+    LeaseLeases: pb::LeaseLeasesRequest = "/etcdserverpb.Lease/LeaseLeases", briefly, login =>
+        api.lease.leases(caller, message),
+    MemberList: pb::MemberListRequest = "/etcdserverpb.Cluster/MemberList", briefly, login =>
+        api.cluster.member_list(message),
+    MemberAdd: pb::MemberAddRequest = "/etcdserverpb.Cluster/MemberAdd", briefly, judged =>
+        api.cluster.member_add(caller, message),
+    MemberRemove: pb::MemberRemoveRequest = "/etcdserverpb.Cluster/MemberRemove", briefly, root =>
+        api.cluster.member_remove(caller, message),
+    MemberUpdate: pb::MemberUpdateRequest = "/etcdserverpb.Cluster/MemberUpdate", briefly, root =>
+        api.cluster.member_update(caller, message),
+    MemberPromote: pb::MemberPromoteRequest = "/etcdserverpb.Cluster/MemberPromote", briefly, root =>
+        api.cluster.member_promote(caller, message),
+    Alarm: pb::AlarmRequest = "/etcdserverpb.Maintenance/Alarm", briefly, judged =>
+        api.maintenance.alarm(caller, message),
+    Status: pb::StatusRequest = "/etcdserverpb.Maintenance/Status", at_once, login =>
+        api.maintenance.status(message),
+    Hash: pb::HashRequest = "/etcdserverpb.Maintenance/Hash", briefly, root => api.maintenance.hash(message),
+    HashKv: pb::HashKvRequest = "/etcdserverpb.Maintenance/HashKV", briefly, root =>
+        api.maintenance.hash_kv(message),
+    Defragment: pb::DefragmentRequest = "/etcdserverpb.Maintenance/Defragment", briefly, root =>
+        api.maintenance.defragment(caller, message),
+    MoveLeader: pb::MoveLeaderRequest = "/etcdserverpb.Maintenance/MoveLeader", briefly, root =>
+        api.maintenance.move_leader(caller, message),
+    Downgrade: pb::DowngradeRequest = "/etcdserverpb.Maintenance/Downgrade", briefly, root =>
+        api.maintenance.downgrade(caller, message),
+    AuthEnable: pb::AuthEnableRequest = "/etcdserverpb.Auth/AuthEnable", briefly, root =>
+        api.auth.switch(caller, Kind::AuthEnable, message),
+    AuthDisable: pb::AuthDisableRequest = "/etcdserverpb.Auth/AuthDisable", briefly, root =>
+        api.auth.switch(caller, Kind::AuthDisable, message),
+    AuthStatus: pb::AuthStatusRequest = "/etcdserverpb.Auth/AuthStatus", briefly, judged =>
+        api.auth.status(caller, message),
+    Authenticate: pb::AuthenticateRequest = "/etcdserverpb.Auth/Authenticate", apart, open =>
+        api.auth.authenticate(source, message),
+    UserAdd: pb::AuthUserAddRequest = "/etcdserverpb.Auth/UserAdd", apart, root =>
+        api.auth.user_add(source, caller, message),
+    UserGet: pb::AuthUserGetRequest = "/etcdserverpb.Auth/UserGet", briefly, judged =>
+        api.auth.user_get(caller, message),
+    UserList: pb::AuthUserListRequest = "/etcdserverpb.Auth/UserList", briefly, root =>
+        api.auth.user_list(caller, message),
+    UserDelete: pb::AuthUserDeleteRequest = "/etcdserverpb.Auth/UserDelete", briefly, root =>
+        api.auth.change(caller, Kind::UserDelete, message),
+    UserChangePassword: pb::AuthUserChangePasswordRequest = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
         api.auth.user_change_password(source, caller, message),
-    UserGrantRole = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
+    UserGrantRole: pb::AuthUserGrantRoleRequest = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
         api.auth.change(caller, Kind::UserGrantRole, message),
-    UserRevokeRole = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
+    UserRevokeRole: pb::AuthUserRevokeRoleRequest = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
         api.auth.change(caller, Kind::UserRevokeRole, message),
-    RoleAdd = "/etcdserverpb.Auth/RoleAdd", briefly, root => api.auth.change(caller, Kind::RoleAdd, message),
-    RoleGet = "/etcdserverpb.Auth/RoleGet", briefly, judged => api.auth.role_get(caller, message),
-    RoleList = "/etcdserverpb.Auth/RoleList", briefly, root => api.auth.role_list(caller, message),
-    RoleDelete = "/etcdserverpb.Auth/RoleDelete", briefly, root => api.auth.change(caller, Kind::RoleDelete, message),
-    RoleGrantPermission = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
+    RoleAdd: pb::AuthRoleAddRequest = "/etcdserverpb.Auth/RoleAdd", briefly, root =>
+        api.auth.change(caller, Kind::RoleAdd, message),
+    RoleGet: pb::AuthRoleGetRequest = "/etcdserverpb.Auth/RoleGet", briefly, judged =>
+        api.auth.role_get(caller, message),
+    RoleList: pb::AuthRoleListRequest = "/etcdserverpb.Auth/RoleList", briefly, root =>
+        api.auth.role_list(caller, message),
+    RoleDelete: pb::AuthRoleDeleteRequest = "/etcdserverpb.Auth/RoleDelete", briefly, root =>
+        api.auth.change(caller, Kind::RoleDelete, message),
+    RoleGrantPermission: pb::AuthRoleGrantPermissionRequest = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
         api.auth.change(caller, Kind::RoleGrantPermission, message),
-    RoleRevokePermission = "/etcdserverpb.Auth/RoleRevokePermission", briefly, root =>
+    RoleRevokePermission: pb::AuthRoleRevokePermissionRequest = "/etcdserverpb.Auth/RoleRevokePermission", briefly, root =>
         api.auth.change(caller, Kind::RoleRevokePermission, message),
-    Lock = "/v3lockpb.Lock/Lock", endlessly, judged => api.lock.lock(caller, message),
-    Unlock = "/v3lockpb.Lock/Unlock", apart, judged => api.lock.unlock(caller, message),
-    Campaign = "/v3electionpb.Election/Campaign", endlessly, judged => api.election.campaign(caller, message),
-    Proclaim = "/v3electionpb.Election/Proclaim", apart, judged => api.election.proclaim(caller, message),
-    Resign = "/v3electionpb.Election/Resign", apart, judged => api.election.resign(caller, message),
-    Leader = "/v3electionpb.Election/Leader", briefly, judged => api.election.leader(caller, message),
-    HealthCheck = "/grpc.health.v1.Health/Check", at_once, open => Health::check(message),
-    HealthList = "/grpc.health.v1.Health/List", at_once, open => Health::list(message),
+    Lock: v3lockpb::LockRequest = "/v3lockpb.Lock/Lock", endlessly, judged => api.lock.lock(caller, message),
+    Unlock: v3lockpb::UnlockRequest = "/v3lockpb.Lock/Unlock", apart, judged =>
+        api.lock.unlock(caller, message),
+    Campaign: v3electionpb::CampaignRequest = "/v3electionpb.Election/Campaign", endlessly, judged =>
+        api.election.campaign(caller, message),
+    Proclaim: v3electionpb::ProclaimRequest = "/v3electionpb.Election/Proclaim", apart, judged =>
+        api.election.proclaim(caller, message),
+    Resign: v3electionpb::ResignRequest = "/v3electionpb.Election/Resign", apart, judged =>
+        api.election.resign(caller, message),
+    Leader: v3electionpb::LeaderRequest = "/v3electionpb.Election/Leader", briefly, judged =>
+        api.election.leader(caller, message),
+    HealthCheck: health::HealthCheckRequest = "/grpc.health.v1.Health/Check", at_once, open =>
+        Health::check(message),
+    HealthList: health::HealthListRequest = "/grpc.health.v1.Health/List", at_once, open =>
+        Health::list(message),
 }
 
 streaming! {
@@ -338,15 +327,6 @@ streaming! {
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         reply, many, briefly, open => Reflection::serve(requests, &replies),
-}
-
-/// A method as tools name it.
-#[derive(Debug)]
-pub(super) struct NamedMethod {
-    pub(super) service: &'static str,
-    pub(super) name: &'static str,
-    /// Which sides of it are streams.
-    pub(super) kind: &'static str,
 }
 
 /// How many methods this version has.
@@ -368,19 +348,6 @@ pub(super) const METHODS: [&NamedMethod; METHODS_COUNT] = {
 };
 
 const _: () = assert!(METHODS_COUNT <= calls::METHODS_MAX);
-
-impl NamedMethod {
-    const fn new(path: &'static str, kind: &'static str) -> Self {
-        let (_, path) = path.split_at(1);
-        let mut at = 0;
-        while path.as_bytes()[at] != b'/' {
-            at += 1;
-        }
-        let (service, name) = path.split_at(at);
-        let (_, name) = name.split_at(1);
-        Self { service, name, kind }
-    }
-}
 
 impl Api {
     /// Answers a call with one request and one reply.
@@ -419,6 +386,15 @@ impl Api {
             call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
             result
         })
+    }
+}
+
+impl Api {
+    /// The caller of a method, if this member serves it now, and the caller has what it needs.
+    async fn let_in(&self, method: Unary, metadata: &Metadata, message: &Bytes) -> Result<Caller, Error> {
+        let is_for_learners = |reads| is_for_learners(method, message, reads);
+        self.context.admit(metadata, method.is_of_state(), is_for_learners, false)?;
+        self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await
     }
 }
 

@@ -8,7 +8,8 @@ use revd_member::schema;
 use revd_proto::etcdserverpb::AlarmType;
 
 use crate::api::context::ServiceContext;
-use crate::api::method::{METHODS, NamedMethod};
+use crate::api::method::METHODS;
+use crate::api::named_method::NamedMethod;
 use crate::observe::calls::CODES;
 use crate::observe::exposition::{Exposition, Kind};
 use crate::version;

@@ -7,6 +7,8 @@
 mod metrics;
 
 pub mod method;
+mod method_words;
+mod named_method;
 
 pub mod auth;
 mod cluster;

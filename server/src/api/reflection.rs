@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use prost::Message as _;
-use revd_member::error::Error;
 use revd_member::error::{Code, Status};
 use revd_proto::grpc::reflection::server_reflection_request::MessageRequest;
 use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
@@ -14,7 +13,7 @@ use revd_proto::grpc::reflection::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::Requests;
+use crate::api::call::{Requests, decoded_in_stream};
 use crate::api::contract::{REFLECTION_ALPHA, descriptors, services};
 use crate::api::replies::Replies;
 
@@ -37,7 +36,7 @@ impl Reflection {
     /// `ServerReflectionInfo`: answers one question after the other.
     pub(super) async fn serve(mut requests: Box<dyn Requests>, replies: &Replies) -> Result<(), Status> {
         while let Some(message) = std::future::poll_fn(|context| requests.poll_next(context)).await {
-            let request = ServerReflectionRequest::decode(message?).map_err(Error::from)?;
+            let request = decoded_in_stream(ServerReflectionRequest::decode(message?))?;
             let answer = answer(request.message_request.as_ref());
             let response = ServerReflectionResponse {
                 valid_host: request.host.clone(),

@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::WatchRequest;
 use revd_proto::tags::watch_response;
 
 use crate::api::auth::identity::Need;
-use crate::api::call::{Credentials, Requests, decoded};
+use crate::api::call::{Credentials, Requests, decoded_in_stream};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
@@ -75,7 +75,7 @@ impl Watch {
                 NextStep::Request(Some(message)) => {
                     let message = message?;
                     let bytes = message.len();
-                    let request = decoded(WatchRequest::decode(message))?;
+                    let request = decoded_in_stream(WatchRequest::decode(message))?;
                     if let Some(request) = request.request_union {
                         // A token may be new to this member; then it is not any more.
                         let caller = self.context.caller(Need::Judged, false, credentials).await?;
