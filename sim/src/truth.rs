@@ -191,6 +191,8 @@ pub struct Truth {
     /// The rows that say so: most entries leave them as they are, and decoding them takes time.
     rows: BTreeMap<u64, ClusterRows>,
     newest_applied: u64,
+    /// By member id: the entry that its state is behind.
+    applied: BTreeMap<u64, u64>,
     /// By member id.
     logs: BTreeMap<u64, DurableLog>,
     /// Of everything, so that equal runs are known.
@@ -242,6 +244,18 @@ impl Truth {
         self.entries.range(self.newest_applied + 1..).any(|(_, known)| known.is_change)
     }
 
+    /// A voter has yet to apply the last change of members, or to begin: votes may be counted
+    /// by those of before and those of after it.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        let newest = self.clusters.iter().next_back().filter(|_| self.clusters.len() > 1);
+        let is_behind = |index: u64, voter: &u64| self.applied.get(voter).is_none_or(|at| *at < index);
+        let lags = |(index, cluster): (&u64, &ClusterAt)| {
+            cluster.votes.voters.iter().any(|voter| is_behind(*index, voter))
+        };
+        self.has_open_change() || newest.is_some_and(lags)
+    }
+
     /// A member hands this entry out as committed; whether that is news.
     pub fn committed(&mut self, entry: &CommittedEntry) -> bool {
         let CommittedEntry { index, term, data, change } = entry;
@@ -283,9 +297,15 @@ impl Truth {
         assert!(!is_corrupt, "member {member:x} is named as corrupt");
     }
 
+    /// The state of a member is behind this entry: it has just started.
+    pub fn starts_behind(&mut self, member: u64, applied: u64) {
+        self.applied.insert(member, applied);
+    }
+
     /// A member has applied everything up to some entry, which its state names.
-    pub fn applied(&mut self, machine: &Machine) {
+    pub fn applied(&mut self, member: u64, machine: &Machine) {
         let (store, at) = (machine.store(), machine.store().applied());
+        self.applied.insert(member, at.index);
         let now = (store.revision(), store.state_hash());
         if let Some(known) = self.entries.get_mut(&at.index) {
             assert_eq!(known.term, at.term, "the term of entry {}", at.index);
@@ -343,5 +363,28 @@ impl Truth {
     #[must_use]
     pub fn elections(&self) -> u64 {
         self.leaders.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_changing_until_every_voter_knows_the_others() {
+        let mut truth = Truth::default();
+        let cluster =
+            |voters| ClusterAt { membership: Membership::default(), votes: ConfState::of_voters(voters) };
+        truth.begin(1, || cluster(vec![1]));
+        assert!(!truth.is_changing(), "they begin");
+        truth.starts_behind(1, 4);
+        truth.clusters.insert(5, cluster(vec![1, 2]));
+        truth.starts_behind(2, 5);
+        assert!(truth.is_changing(), "member 1 knows itself alone");
+        truth.starts_behind(1, 5);
+        assert!(!truth.is_changing());
+        truth.clusters.insert(6, cluster(vec![1, 2, 3]));
+        [1, 2].into_iter().for_each(|member| truth.starts_behind(member, 6));
+        assert!(truth.is_changing(), "member 3 has not begun");
     }
 }

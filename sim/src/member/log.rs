@@ -179,7 +179,7 @@ impl LogPart {
         let status = core.status();
         if status.is_leader && out.truth.leads(common.identity.member, status.term) {
             out.marks.reach(Mark::Elected);
-            if out.truth.has_open_change() {
+            if out.truth.is_changing() {
                 out.marks.reach(Mark::ElectedDuringChange);
             }
         }

@@ -98,6 +98,7 @@ pub(crate) fn start(
     let applied = machine.store().applied().index;
     let truth = &mut out.truth;
     truth.log(identity.member).recovered(&log, applied).map_err(NoStart::Lost)?;
+    truth.starts_behind(identity.member, applied);
     if applied > 0 {
         truth.begin(applied, || ClusterAt::of(&machine));
     }

@@ -173,6 +173,6 @@ impl StateEffects for StateDriver<'_> {
     fn note(&mut self, _note: Note) {}
 
     fn applied(&mut self, machine: &mut Machine) {
-        self.out.truth.applied(machine);
+        self.out.truth.applied(self.common.identity.member, machine);
     }
 }
