@@ -1,7 +1,7 @@
 //! Where a member listens: addresses and files, and what is spoken there.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::config::error::ConfigError;
@@ -19,24 +19,29 @@ pub enum ListenPlace {
 }
 
 impl ListenPlace {
+    /// Whether both are one, also if they are spelled differently.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Unix(one), Self::Unix(other)) => {
+                one == other || resolve::file(one) == resolve::file(other)
+            }
+            (one, other) => one == other,
+        }
+    }
+
     /// Whether a connection to one of them may come to a socket of the other.
     fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tcp(one), Self::Tcp(other)) => {
                 let (ours, theirs) = (one.ip().to_canonical(), other.ip().to_canonical());
-                let is_one = ours == theirs || covers(ours, theirs) || covers(theirs, ours);
+                // A socket of all addresses hears both families, whichever it is named after.
+                let is_one = ours == theirs || ours.is_unspecified() || theirs.is_unspecified();
                 // Of port 0 each socket gets one that is free.
                 is_one && one.port() == other.port() && one.port() != 0
             }
-            (one, other) => one == other,
+            (one, other) => one.is_same(other),
         }
     }
-}
-
-/// Whether a socket of this address hears those that connect to the other one: `[::]` hears those
-/// of IPv4 too.
-fn covers(all: IpAddr, one: IpAddr) -> bool {
-    all.is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
 impl fmt::Display for ListenPlace {
@@ -82,9 +87,9 @@ impl ListenAddress {
         Self { place, is_plain: true, is_secure: false, served: Served::All }
     }
 
-    /// Adds a place; one that is there already speaks both.
+    /// Adds a place; one that is there already, under whatever name, speaks both.
     pub(super) fn add(addresses: &mut Vec<Self>, place: ListenPlace, is_secure: bool, served: Served) {
-        match addresses.iter_mut().find(|known| known.place == place) {
+        match addresses.iter_mut().find(|known| known.place.is_same(&place)) {
             Some(known) => {
                 known.is_plain |= !is_secure;
                 known.is_secure |= is_secure;
@@ -134,8 +139,9 @@ pub(super) struct Listening<'a> {
 }
 
 impl Listening<'_> {
-    /// Refuses an address that has two purposes. Sockets of one purpose share their port, one for
-    /// each core: the kernel would not refuse those of another, and spread connections over both.
+    /// Refuses an address that has two purposes, and as etcd one that another of the same purpose
+    /// hears as well. Our sockets share their port, one for each core: the kernel would not refuse
+    /// the second one, and spread connections over both.
     pub(super) fn refuse_shared(&self, settings: &Settings) -> Result<(), ConfigError> {
         let purposes = [
             ("listen-peer-urls", self.peers),
@@ -143,6 +149,17 @@ impl Listening<'_> {
             ("listen-metrics-urls", self.metrics),
         ];
         for (at, (flag, addresses)) in purposes.iter().enumerate() {
+            let mut own = addresses
+                .iter()
+                .enumerate()
+                .flat_map(|(at, one)| addresses[..at].iter().map(move |earlier| (one, earlier)));
+            if let Some((one, earlier)) = own.find(|(one, earlier)| one.place.overlaps(&earlier.place)) {
+                let problem = format!(
+                    "{} is taken by {} of the same flag: one of them is enough",
+                    one.place, earlier.place
+                );
+                return Err(bad(settings, flag, problem));
+            }
             let before = purposes[..at].iter();
             let mut pairs = before.flat_map(|(flag, others)| others.iter().map(move |other| (flag, other)));
             let shared = pairs.find_map(|(other_flag, other)| {
@@ -280,6 +297,18 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_named_twice_is_one_place_that_speaks_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+        let line =
+            format!("--cert-file c --key-file k --listen-metrics-urls unix://{at}/s,unixs://{at}/link/./s");
+        let addresses = config(&line).unwrap().metrics_addresses;
+        assert_eq!(addresses.len(), 1);
+        assert!(addresses[0].is_plain && addresses[0].is_secure);
+    }
+
+    #[test]
     fn an_address_has_one_purpose() {
         let refused = |clients: &str, peers: &str, metrics: &str| {
             let flags = [("client", clients), ("peer", peers), ("metrics", metrics)];
@@ -291,9 +320,7 @@ mod tests {
         assert_eq!(refused(one, two, three), None);
         assert_eq!(refused("http://127.0.0.2:3,unix:///s", two, "http://127.0.0.1:3,unix:///t"), None);
         assert_eq!(refused("http://127.0.0.1:0", "http://127.0.0.1:0", "http://127.0.0.1:0"), None);
-        assert_eq!(refused("http://[::1]:3", two, "http://0.0.0.0:3"), None);
-        let all_of_a_kind = "http://0.0.0.0:1,http://127.0.0.1:1";
-        assert_eq!(refused(all_of_a_kind, two, three), None, "the kernel knows whose connection it is");
+        assert_eq!(refused("http://127.0.0.1:1,http://localhost:1", two, three), None, "one address");
         for (clients, peers, metrics, expected) in [
             (
                 one,
@@ -320,12 +347,33 @@ mod tests {
                 "http://0.0.0.0:3",
                 "0.0.0.0:3 is taken by 127.0.0.1:3 of --listen-client-urls",
             ),
+            (
+                "http://[::1]:3",
+                two,
+                "http://0.0.0.0:3",
+                "0.0.0.0:3 is taken by [::1]:3 of --listen-client-urls",
+            ),
+            (
+                "http://0.0.0.0:1,http://127.0.0.1:1",
+                two,
+                three,
+                "127.0.0.1:1 is taken by 0.0.0.0:1 of the same flag",
+            ),
+            (one, "http://[::1]:2,http://0.0.0.0:2", three, "[::1]:2 is taken by 0.0.0.0:2 of the same flag"),
+            (one, two, "http://0.0.0.0:3,http://[::]:3", "[::]:3 is taken by 0.0.0.0:3 of the same flag"),
             (one, "http://[::]:3", three, "127.0.0.1:3 is taken by [::]:3 of --listen-peer-urls"),
             ("http://[::ffff:127.0.0.1]:3", two, three, "127.0.0.1:3 is taken by [::ffff:127.0.0.1]:3"),
             ("unix:///s", two, "unix:///s", "/s is taken by /s of --listen-client-urls"),
         ] {
             let error = refused(clients, peers, metrics).expect("it is refused");
             assert!(error.contains(expected), "{error}");
+        }
+        assert_eq!(refused("unix://a/s", two, "unix://./b/../s"), None);
+        for (one, other) in [("unix://s", "unix://./s"), ("unix:///d/../s", "unixs:///s")] {
+            let error = refused(one, two, other).expect("one file under two names");
+            assert!(error.contains("of --listen-client-urls"), "{error}");
+            let error = refused("http://127.0.0.1:1", other, one).expect("also of members");
+            assert!(error.contains("of --listen-peer-urls"), "{error}");
         }
         let own = format!("--listen-client-http-urls {two} --listen-metrics-urls {two}");
         assert!(config(&own).is_err(), "also of plain requests");

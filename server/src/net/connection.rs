@@ -21,7 +21,7 @@ use crate::net::context::EdgeContext;
 use crate::net::counted::Counted;
 use crate::net::http2::Http2;
 use crate::net::plain::{PlainCall, PlainReply};
-use crate::net::socket::Transport;
+use crate::net::socket::{self, Transport};
 use crate::net::tls::{self, Accepted};
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
@@ -52,7 +52,7 @@ pub(super) async fn serve(stream: TcpStream, address: Rc<ListenAddress>, edge: R
 /// Where a connection comes from.
 fn source_of(stream: &TcpStream) -> Source {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
-    let address = stream.peer_addr().map_or_else(|_| Address::default(), |peer| Address::of(peer.ip()));
+    let address = socket::remote(stream).map_or_else(Address::default, |peer| Address::of(peer.ip()));
     Source { address, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) }
 }
 
@@ -69,7 +69,7 @@ async fn serve_tls(
     edge: Rc<EdgeContext>,
     pass: Pass,
 ) {
-    let from = stream.peer_addr().ok();
+    let from = socket::remote(&stream);
     let address = from.map(|from| from.ip());
     let handshakes = match way.1 {
         Served::Metrics => &edge.handshakes_for_metrics,

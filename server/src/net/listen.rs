@@ -2,11 +2,11 @@
 //! connections over them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -47,18 +47,52 @@ pub fn wait_until_free(place: &ListenPlace) -> io::Result<()> {
 fn take(place: &ListenPlace) -> io::Result<()> {
     match place {
         // Bound but not listening: no client can meet this socket.
-        ListenPlace::Tcp(address) => Ok(rustix::net::bind(new_socket(*address)?, address)?),
+        ListenPlace::Tcp(address) => {
+            let (socket, address) = new_socket(*address)?;
+            Ok(rustix::net::bind(socket, &address)?)
+        }
         ListenPlace::Unix(path) => unix::take(path),
     }
 }
 
-/// A socket that may use an address where connections of an earlier process are still dying.
-fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+/// A socket that may use an address where connections of an earlier process are still dying, and
+/// the address to bind it to. As with etcd, a socket of all addresses hears both families.
+fn new_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let address = match address.ip().to_canonical() {
+        all if all.is_unspecified() && hears_both_families() => {
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()))
+        }
+        mapped if mapped.is_ipv4() => SocketAddr::new(mapped, address.port()),
+        _ => address, // with its scope
+    };
+    let socket = stream_socket(address)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        // The default of the system does not count.
+        sockopt::set_ipv6_v6only(&socket, !hears_both_families())?;
+    }
+    Ok((socket, address))
+}
+
+fn stream_socket(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    Ok(socket)
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// Whether sockets of IPv6 hear those that connect by IPv4: not where the kernel has no IPv6. Go
+/// asks so too.
+fn hears_both_families() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let mapped = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
+        let bound = || -> rustix::io::Result<()> {
+            let socket = stream_socket(mapped)?;
+            sockopt::set_ipv6_v6only(&socket, false)?;
+            rustix::net::bind(socket, &mapped)
+        };
+        bound().is_ok()
+    })
 }
 
 /// Opens this core's socket. Connections inherit its options: replies leave at once, and a client
@@ -87,7 +121,7 @@ pub(crate) fn connect_file(path: &Path) -> io::Result<TcpStream> {
 }
 
 fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> {
-    let socket = new_socket(address)?;
+    let (socket, bound) = new_socket(address)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -99,7 +133,7 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
         let timeout = u32::try_from(keepalive.timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&socket, timeout)?;
     }
-    let listening = rustix::net::bind(&socket, &address)
+    let listening = rustix::net::bind(&socket, &bound)
         .and_then(|()| rustix::net::listen(&socket, limits::LISTEN_BACKLOG));
     listening.map_err(|error| {
         io::Error::new(io::Error::from(error).kind(), format!("listening on {address}: {error}"))
@@ -176,6 +210,26 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&connection).unwrap(), 20_000);
         assert_eq!(sockopt::tcp_keepidle(&connection).unwrap(), limits::KEEPALIVE_IDLE);
     }
+
+    #[test]
+    fn a_socket_of_all_addresses_hears_both_families() {
+        let bound = |text: &str| new_socket(text.parse().unwrap()).unwrap();
+        for all in ["0.0.0.0:7", "[::]:7", "[::ffff:0.0.0.0]:7"] {
+            let (socket, address) = bound(all);
+            if hears_both_families() {
+                assert_eq!(address, "[::]:7".parse().unwrap(), "{all}");
+                assert!(!sockopt::ipv6_v6only(&socket).unwrap(), "{all}");
+            }
+        }
+        for (one, expected) in [("127.0.0.1:7", "127.0.0.1:7"), ("[::ffff:127.0.0.1]:7", "127.0.0.1:7")] {
+            assert_eq!(bound(one).1, expected.parse().unwrap(), "{one}");
+        }
+        if hears_both_families() {
+            let one: SocketAddr = "[fe80::1%3]:7".parse().unwrap();
+            assert_eq!(new_socket(one).unwrap().1, one, "with its scope");
+        }
+    }
+
     #[test]
     fn a_socket_that_is_a_file_is_waited_for_until_it_is_free() {
         let dir = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ pub(crate) mod plain;
 mod ready_queue;
 mod reply;
 mod request_headers;
-mod socket;
+pub(crate) mod socket;
 pub mod tls;
 pub mod unix;
 pub mod unread;

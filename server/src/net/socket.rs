@@ -2,6 +2,7 @@
 //! TCP.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -10,6 +11,16 @@ use glommio::net::TcpStream;
 use revd_http2::Out;
 
 use crate::limits;
+
+/// The address that a connection comes from; of IPv4 as such, also where a socket of both families
+/// has accepted it. None for those that come through a file.
+pub(crate) fn remote(stream: &TcpStream) -> Option<SocketAddr> {
+    let from = stream.peer_addr().ok()?;
+    match from.ip().to_canonical() {
+        ip if ip.is_ipv4() => Some(SocketAddr::new(ip, from.port())),
+        _ => Some(from),
+    }
+}
 
 /// Reads and writes of a connection.
 pub(super) trait Transport {

@@ -16,6 +16,7 @@ use crate::config::ListenAddress;
 use crate::limits;
 use crate::net::http1;
 use crate::net::plain::PlainCall;
+use crate::net::socket;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::peer::guests::{self, Named};
@@ -38,7 +39,7 @@ pub(super) async fn run(listener: TcpListener, address: ListenAddress, shared: R
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
-        let from = stream.peer_addr().ok().map(|from| from.ip());
+        let from = socket::remote(&stream).map(|from| from.ip());
         let Some((place, has_taken)) = shared.places.enter(from) else { return };
         if has_taken {
             shared.counters.bounds.reached(Bound::PeerConnections);
@@ -291,7 +292,7 @@ fn count_silence(shared: &Shared, error: &io::Error) {
 }
 
 fn remote(stream: &TcpStream) -> String {
-    stream.peer_addr().map_or_else(|_| String::new(), |address| address.to_string())
+    socket::remote(stream).map_or_else(String::new, |address| address.to_string())
 }
 
 fn complain(shared: &Shared, from: &str, why: &str) {

@@ -11,6 +11,7 @@ use glommio::net::TcpStream;
 
 use crate::config::ListenAddress;
 use crate::limits;
+use crate::net::socket;
 use crate::net::tls::{self, HandshakeTurns, TlsDomain, TlsStream};
 use crate::peer::transport;
 
@@ -43,7 +44,7 @@ impl Link {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if first == [TLS_HANDSHAKE] {
-            let from: Option<IpAddr> = stream.peer_addr().ok().map(|address| address.ip());
+            let from: Option<IpAddr> = socket::remote(&stream).map(|address| address.ip());
             let accepted = tls::accept(stream, &first, from, domain, turns).await?;
             return Ok((Self::Secure(Box::new(accepted.stream)), Vec::new()));
         }

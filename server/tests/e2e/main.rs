@@ -29,6 +29,7 @@ mod kill;
 mod large_txns;
 mod large_values;
 mod leases;
+mod listening;
 mod lock_bugs;
 mod memory;
 mod metrics;
