@@ -57,7 +57,14 @@ impl GrpcCall<'_> {
         let socket = BoundedSocket { stream, started: crate::clock::now(), patience };
         match self.tls {
             None => self.exchange(socket),
-            Some(tls) => self.exchange(tls::connect_blocking(socket, self.host, tls)?),
+            Some(tls) => {
+                let stream = tls::connect_blocking(socket, self.host, tls)?;
+                // As grpc-go: a server that says nothing of HTTP/2 may well speak something else.
+                if stream.conn.alpn_protocol() != Some(b"h2") {
+                    return Err(broken("the service does not choose HTTP/2 in the TLS handshake (ALPN h2)"));
+                }
+                self.exchange(stream)
+            }
         }
     }
 
@@ -237,11 +244,15 @@ fn broken(problem: &str) -> io::Error {
 mod tests {
     use std::io::Write as _;
     use std::net::TcpListener;
+    use std::sync::Arc;
     use std::thread::JoinHandle;
 
     use revd_http2::raw::frame;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
     use super::*;
+    use crate::config::TlsConfig;
 
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -309,6 +320,53 @@ mod tests {
         }
         let garbage = call(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), PATIENCE).unwrap_err();
         assert!(!garbage.is_empty());
+    }
+
+    #[test]
+    fn a_service_that_does_not_choose_http2_over_tls_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let bundle = dir.path().join("bundle");
+        std::fs::write(&bundle, made.cert.pem()).unwrap();
+        let dialing = TlsConfig {
+            trusted_ca_file: bundle.to_str().unwrap().to_owned(),
+            calls_http2: true,
+            ..TlsConfig::default()
+        };
+        let domain = TlsDomain::open("discovery", dialing).unwrap();
+        let call = |protocols: &[&[u8]]| {
+            let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+            let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let builder = ServerConfig::builder_with_provider(provider);
+            let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+            let mut config = builder.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+            config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let host = listener.local_addr().unwrap().to_string();
+            let serving = std::thread::spawn(move || {
+                let (stream, _) = listener.accept().unwrap();
+                let session = ServerConnection::new(Arc::new(config)).unwrap();
+                let mut stream = StreamOwned::new(session, stream);
+                let _ = stream.write_all(&reply(b"\0\0\0\0\x06answer", WELL));
+                let _ = io::copy(&mut stream, &mut io::sink());
+            });
+            let call = GrpcCall {
+                host: &host,
+                tls: Some(&domain),
+                path: "/a.B/C",
+                token: None,
+                message: b"question",
+            };
+            let outcome = call.make(PATIENCE, PATIENCE).map_err(|error| error.to_string());
+            serving.join().unwrap();
+            outcome
+        };
+        assert_eq!(call(&[b"h2"]).unwrap(), b"answer");
+        assert_eq!(
+            call(&[]).unwrap_err(),
+            "the service does not choose HTTP/2 in the TLS handshake (ALPN h2)"
+        );
+        assert!(call(&[b"http/1.1"]).is_err());
     }
 
     #[test]
