@@ -37,9 +37,9 @@ pub const MAP_BYTES_MIN: u64 = 1 << 30;
 /// See [`MAP_BYTES_MIN`].
 pub const MAP_GROWTH: u64 = 4;
 
-/// A file that is larger than one such part of memory does not stay in it: the index and what is
-/// under way take memory too.
-pub const RESIDENT_PART: u64 = 2;
+/// A file that is larger than one such part of memory may not stay in it: the index, calls under
+/// way and other processes take memory too.
+pub const RESIDENT_PART: u64 = 4;
 /// Bytes that the system is asked to fetch at a time: of more it may leave out the end (Linux reads
 /// no more than the device takes in one request).
 pub const FETCH_BYTES_MAX: usize = 128 * 1024;

@@ -138,7 +138,8 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let missing = ledger.never_met();
-    if ledger.is_long() && missing != (Vec::new(), Vec::new()) {
+    // Sparse storms seldom have two faults at a time.
+    if pace == Pace::Dense && ledger.is_long() && missing != (Vec::new(), Vec::new()) {
         println!("never met: {missing:?}");
         return ExitCode::FAILURE;
     }

@@ -244,11 +244,13 @@ impl Truth {
         self.entries.range(self.newest_applied + 1..).any(|(_, known)| known.is_change)
     }
 
-    /// A voter has yet to apply the last change of members, or to begin: votes may be counted
+    /// A voter has yet to apply the last change of voters, or to begin: votes may be counted
     /// by those of before and those of after it.
     #[must_use]
     pub fn is_changing(&self) -> bool {
-        let newest = self.clusters.iter().next_back().filter(|_| self.clusters.len() > 1);
+        let rows = self.clusters.iter().zip(self.clusters.iter().skip(1));
+        let mut changes = rows.filter(|((_, before), (_, after))| before.votes.voters != after.votes.voters);
+        let newest = changes.next_back().map(|(_, change)| change);
         let is_behind = |index: u64, voter: &u64| self.applied.get(voter).is_none_or(|at| *at < index);
         let lags = |(index, cluster): (&u64, &ClusterAt)| {
             cluster.votes.voters.iter().any(|voter| is_behind(*index, voter))
@@ -383,8 +385,12 @@ mod tests {
         assert!(truth.is_changing(), "member 1 knows itself alone");
         truth.starts_behind(1, 5);
         assert!(!truth.is_changing());
-        truth.clusters.insert(6, cluster(vec![1, 2, 3]));
-        [1, 2].into_iter().for_each(|member| truth.starts_behind(member, 6));
+        let mut named = cluster(vec![1, 2]);
+        named.votes.learners = vec![9];
+        truth.clusters.insert(6, named);
+        assert!(!truth.is_changing(), "the voters are the same");
+        truth.clusters.insert(7, cluster(vec![1, 2, 3]));
+        [1, 2].into_iter().for_each(|member| truth.starts_behind(member, 7));
         assert!(truth.is_changing(), "member 3 has not begun");
     }
 }

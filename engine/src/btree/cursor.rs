@@ -17,6 +17,10 @@ pub fn get<'p>(pages: &'p Pages, table: &TableRoot, key: &[u8]) -> Result<Option
         let (cell, is_found) = page.search(key).ok_or_else(malformed)?;
         if page.kind() == PageKind::Leaf {
             let found = is_found.then(|| page.leaf_cell(cell).ok_or_else(malformed)).transpose()?;
+            if let Some(LeafCell { value: StoredValue::Extent { at, len }, .. }) = found {
+                // A large value is not in memory for long where the file is not; it is one request.
+                pages.will_need_extent(at.id, len);
+            }
             return found.map(|found| value(pages, found.value)).transpose();
         }
         at = page.branch_cell(cell).ok_or_else(malformed)?.child;

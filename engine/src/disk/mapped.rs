@@ -50,13 +50,14 @@ impl Mapped {
         Self { bytes, is_exact: AtomicBool::new(false), place }
     }
 
-    /// From now on point reads take the pages that they touch, and readers in order ask ahead. It
+    /// Whether point reads take the pages that they touch, and readers in order ask ahead. It
     /// is for a file that does not stay in memory: on a disk that reads ahead 8 MiB each read
     /// around a page throws out what others need.
-    pub(super) fn read_exactly(&self) {
-        if !self.is_exact.swap(true, Ordering::Relaxed) {
+    pub(super) fn read_exactly(&self, is_exact: bool) {
+        if self.is_exact.swap(is_exact, Ordering::Relaxed) != is_exact {
+            let advice = if is_exact { memmap2::Advice::Random } else { memmap2::Advice::Normal };
             // Only advice: where it is not taken, pages are read as they are.
-            let _ = self.bytes.advise(memmap2::Advice::Random);
+            let _ = self.bytes.advise(advice);
         }
     }
 }
@@ -73,11 +74,16 @@ impl MapBytes for Mapped {
         if !self.is_exact.load(Ordering::Relaxed) {
             return;
         }
-        for start in bytes.clone().step_by(FETCH_BYTES_MAX) {
-            let len = FETCH_BYTES_MAX.min(bytes.end - start);
-            let _ = self.bytes.advise_range(memmap2::Advice::WillNeed, start, len);
+        for piece in pieces(bytes) {
+            let _ = self.bytes.advise_range(memmap2::Advice::WillNeed, piece.start, piece.len());
         }
     }
+}
+
+/// Ranges that a device takes in one request.
+fn pieces(bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = bytes.end;
+    bytes.step_by(FETCH_BYTES_MAX).map(move |start| start..end.min(start.saturating_add(FETCH_BYTES_MAX)))
 }
 
 impl Drop for Mapped {
@@ -98,6 +104,15 @@ pub fn offset_of(address: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_for_comes_in_pieces() {
+        let kib = |count: usize| count * 1024;
+        assert!(pieces(8..kib(4)).eq(std::iter::once(8..kib(4))));
+        let asked = pieces(kib(4)..kib(300)).collect::<Vec<_>>();
+        assert_eq!(asked, [kib(4)..kib(132), kib(132)..kib(260), kib(260)..kib(300)]);
+        assert_eq!(pieces(5..5).count(), 0);
+    }
 
     #[test]
     fn addresses_have_offsets_while_the_file_is_mapped() {

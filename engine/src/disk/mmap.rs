@@ -169,7 +169,9 @@ impl Disk for MmapDisk {
             }
         };
         if len > self.resident_max {
-            mapped.read_exactly();
+            mapped.read_exactly(true);
+        } else if len < self.resident_max / 2 {
+            mapped.read_exactly(false);
         }
         Ok(Map::new(mapped).with_len(len).expect("the map is at least as long as the file was"))
     }
@@ -223,7 +225,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn nothing_is_read_around_a_page_once_the_file_does_not_stay_in_memory() {
         let dir = tempfile::tempdir().unwrap();
-        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap().within_memory(RESIDENT_PART << 20);
+        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap().within_memory(4 << 20);
         disk.set_len(1 << 20).unwrap();
         let map = disk.map().unwrap();
         map.will_need(0..4096);
@@ -234,6 +236,10 @@ mod tests {
         map.will_need((1 << 20) - 1..5 << 20);
         map.will_need(3 << 20..5 << 20);
         assert!(is_exact(&map));
+        disk.set_len(1 << 20).unwrap();
+        assert!(is_exact(&disk.map().unwrap()), "it may grow again soon");
+        disk.set_len(1 << 18).unwrap();
+        assert!(!is_exact(&disk.map().unwrap()));
     }
 
     /// A file system in memory has no direct writes, and a buffer may lie anywhere: what is written

@@ -99,12 +99,9 @@ impl Pages {
         let bytes = self.map.bytes().get(start..).unwrap_or_default();
         let (pages, content, summed) =
             extent_content(bytes, kind, at.id).map_err(|what| self.damage(at.id, what))?;
-        // The first page of it was touched. The others are one request, also when they were in
-        // memory before: what is large is not there for long.
-        if summed.len() > self.page_bytes as usize {
-            self.map.will_need(start..start + summed.len());
-        }
         if !self.verified.contains(at.id) {
+            // All of it is read now.
+            self.map.will_need(start..start + summed.len());
             if crc32fast::hash(summed) != at.crc {
                 return Err(self.damage(at.id, "does not have the checksum its owner keeps"));
             }
@@ -114,6 +111,13 @@ impl Pages {
             self.verified.insert(at.id);
         }
         Ok((pages, content))
+    }
+
+    /// The content of an extent of so many bytes is read soon.
+    pub(crate) fn will_need_extent(&self, first: PageId, len: usize) {
+        if (self.page_bytes as usize..self.map.bytes().len()).contains(&len) {
+            self.will_need(first, crate::page::extent_pages(len, self.page_bytes));
+        }
     }
 
     /// These many pages from `first` on are read soon.

@@ -208,7 +208,7 @@ impl RecoveryEffects for MemberFiles<'_> {
     }
 
     fn open_store(&mut self) -> anyhow::Result<Store> {
-        open_store(&self.tree)
+        open_store(&self.tree, self.config.memory_bytes)
     }
 
     fn remove_leftovers(&mut self) -> anyhow::Result<()> {
@@ -227,7 +227,7 @@ impl RecoveryEffects for MemberFiles<'_> {
             return Ok(None);
         }
         log::info("a state that another member has sent is made the tree file", serde_json::json!({}));
-        open_store(&received).map(Some)
+        open_store(&received, self.config.memory_bytes).map(Some)
     }
 
     fn install_received(&mut self) -> anyhow::Result<()> {
@@ -381,9 +381,11 @@ fn sync_dir(path: &Path) -> anyhow::Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).with_context(|| format!("syncing {}", path.display()))
 }
 
-fn open_store(tree: &Path) -> anyhow::Result<Store> {
+fn open_store(tree: &Path, memory_bytes: Option<u64>) -> anyhow::Result<Store> {
     let context = || format!("opening {}", tree.display());
-    let disk = MmapDisk::open(tree).with_context(context)?.within_memory(memory::available_bytes());
+    let disk = MmapDisk::open(tree)
+        .with_context(context)?
+        .within_memory(memory_bytes.unwrap_or_else(memory::available_bytes));
     let mut told = crate::clock::now();
     let mut tell = |opening: Opening| {
         if crate::clock::since(told) < limits::PROGRESS_INTERVAL {

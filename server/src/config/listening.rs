@@ -35,7 +35,9 @@ impl ListenPlace {
             (Self::Tcp(one), Self::Tcp(other)) => {
                 let (ours, theirs) = (one.ip().to_canonical(), other.ip().to_canonical());
                 // A socket of all addresses hears both families, whichever it is named after.
-                let is_one = ours == theirs || ours.is_unspecified() || theirs.is_unspecified();
+                // One address of a link may stand on each of two.
+                let is_one = ours == theirs && scope(one) == scope(other);
+                let is_one = is_one || ours.is_unspecified() || theirs.is_unspecified();
                 // Of port 0 each socket gets one that is free.
                 is_one && one.port() == other.port() && one.port() != 0
             }
@@ -237,6 +239,14 @@ fn add_url(
         ListenAddress::add(addresses, ListenPlace::Tcp(*address), is_secure, served);
     }
     Ok(())
+}
+
+/// The interface of an address of a link.
+fn scope(address: &SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
 }
 
 #[cfg(test)]

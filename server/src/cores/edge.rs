@@ -185,8 +185,10 @@ impl EdgeEffects for EdgeDriver<'_> {
         }
         // Also those who ask for health there wait for reads, and not for ever.
         let (api, proposals) = (Rc::clone(&self.0.api), Rc::clone(&self.0.proposals));
-        let sweeping = duties::sweep::run(api, proposals, self.0.election_timeout);
-        self.0.duties.borrow_mut().push(glommio::spawn_local(sweeping));
+        let sweeping = duties::sweep::run(Rc::clone(&api), proposals, self.0.election_timeout);
+        let watching = duties::leader_watch::run(api, self.0.election_timeout);
+        let mut begun = self.0.duties.borrow_mut();
+        begun.extend([glommio::spawn_local(sweeping), glommio::spawn_local(watching)]);
     }
 
     fn publish(&mut self) {
@@ -217,7 +219,6 @@ impl EdgeEffects for EdgeDriver<'_> {
         let api = || Rc::clone(&self.0.api);
         let mut begun = self.0.duties.borrow_mut();
         begun.extend([
-            glommio::spawn_local(duties::leader_watch::run(api(), self.0.election_timeout)),
             glommio::spawn_local(duties::watch_steps::run(api())),
             glommio::spawn_local(duties::watch_progress::run(api(), self.0.progress_interval)),
         ]);

@@ -35,12 +35,19 @@ enum Leadership {
     Missed,
 }
 
-/// Decides when there was no leader for too long. A member that lets clients in has just had one,
-/// or waited for it in vain for longer than this takes to find out.
-#[derive(Debug, Default)]
+/// Decides when there was no leader for too long. It looks before clients are let in: a member that
+/// has joined has seen a leader then.
+#[derive(Debug)]
 struct LeaderWatch {
     /// Looks in a row that saw none.
     without: u32,
+}
+
+impl Default for LeaderWatch {
+    /// A member begins without a leader.
+    fn default() -> Self {
+        Self { without: LEADER_LOOKS }
+    }
 }
 
 impl LeaderWatch {
@@ -73,7 +80,7 @@ mod tests {
     #[test]
     fn a_moment_without_a_leader_is_none_without_however_soon_behind_the_start() {
         let mut watch = LeaderWatch::default();
-        assert_eq!(watch.look(false), Leadership::Fresh);
+        assert_eq!(watch.look(false), Leadership::Stale, "there was none yet");
         assert_eq!(watch.look(true), Leadership::Fresh);
         assert_eq!(watch.look(false), Leadership::Fresh);
     }

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::harness::{Product, Server, TempDir, free_address, peers, wait_until};
@@ -11,11 +12,21 @@ use crate::probes::ask;
 /// Longer than a member needs to find that it cannot start.
 const MOMENTS: Duration = Duration::from_secs(60);
 
-/// A port that is free in both families; none where the machine has no IPv6.
+/// A port that is free in both families; none where the machine has no IPv6. The system gives none
+/// of these to connections, and the harness none to other tests.
 fn port_of_both() -> Option<u16> {
-    let socket = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).ok()?;
-    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
-    Some(socket.local_addr().unwrap().port())
+    static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_err() {
+        eprintln!("without IPv6 there is nothing to be seen");
+        return None;
+    }
+    loop {
+        let number = std::process::id() % 50 * 50 + ATTEMPTS.fetch_add(1, Ordering::Relaxed) % 50;
+        let port = u16::try_from(30_000 + number).unwrap();
+        if TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).is_ok() {
+            return Some(port);
+        }
+    }
 }
 
 fn products() -> impl Iterator<Item = Product> {
