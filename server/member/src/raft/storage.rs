@@ -31,9 +31,12 @@ pub(super) struct RaftEntries {
     missed: Cell<bool>,
     pub(super) hard_state: HardState,
     pub(super) conf_state: ConfState,
-    /// State up to here is durable elsewhere, and can be sent to a member that lags behind the
-    /// log.
+    /// State up to here can be sent to a member that lags behind the log.
     pub(super) durable: u64,
+    /// State up to here is durable elsewhere, as a checkpoint of this process has said: the state
+    /// that a start finds may be in the cache of the system alone, by a process that died before
+    /// its sync.
+    pub(super) settled: u64,
 }
 
 impl RaftEntries {
@@ -46,7 +49,8 @@ impl RaftEntries {
         let bytes = entries.iter().map(bytes_of).sum();
         let (feeds, missed, durable) = (BTreeMap::new(), Cell::new(false), log.base.0);
         let released = terms.base().0;
-        Self { terms, entries, bytes, released, feeds, missed, hard_state, conf_state, durable }
+        let settled = released;
+        Self { terms, entries, bytes, released, feeds, missed, hard_state, conf_state, durable, settled }
     }
 
     /// The index before the first entry of the log.
@@ -100,7 +104,8 @@ impl RaftEntries {
         self.conf_state = metadata.get_conf_state().clone();
         self.entries.clear();
         self.feeds.clear();
-        (self.bytes, self.released, self.durable) = (0, metadata.index, metadata.index);
+        (self.bytes, self.released) = (0, metadata.index);
+        (self.durable, self.settled) = (metadata.index, metadata.index);
     }
 
     /// Lets applied entries leave memory, but for so many bytes of the last ones.
