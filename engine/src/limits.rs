@@ -49,6 +49,9 @@ pub const FETCH_BYTES_MAX: usize = 128 * 1024;
 pub const LEAVES_AHEAD_MIN: usize = 4;
 /// See [`LEAVES_AHEAD_MIN`]; at most so many, which are 256 KiB.
 pub const LEAVES_AHEAD_MAX: usize = 32;
+/// Requests for them in one turn, where they do not lie beside each other: each is a call to the
+/// kernel.
+pub const LEAVES_AHEAD_REQUESTS_MAX: usize = 8;
 
 /// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.
 pub const SPACE_PARTS_MAX: usize = 256;
@@ -131,7 +134,9 @@ pub const INDEX_ROUND_PART: u64 = 2;
 /// An index of at most so many keys is saved at once, and before a compaction.
 pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
 /// And of at most so many revisions that are kept for each of these keys: a history takes some
-/// bytes for each of its changes.
+/// bytes for each of its changes. No more of them, for each of these keys or of those that there
+/// are, make a round longer: what a save of a long history writes is what has come since the one
+/// before.
 pub const INDEX_SMALL_CHANGES_PER_KEY: u64 = 16;
 /// Keys of a larger index that are saved at a time, or more if more records were added.
 pub const INDEX_STEP_KEYS: u64 = 16 * 1024;
@@ -184,6 +189,7 @@ const _: () = {
     assert!(DIRECT_ALIGNMENT.is_power_of_two());
     assert!(GROW_BYTES_MIN <= GROW_BYTES_MAX && GROW_BYTES_MIN.is_multiple_of(PAGE_BYTES_MAX as u64));
     assert!(0 < LEAVES_AHEAD_MIN && LEAVES_AHEAD_MIN <= LEAVES_AHEAD_MAX);
+    assert!(LEAVES_AHEAD_REQUESTS_MAX > 0);
     // The head of a stream fits its first chunk, beside the chunk's checksum.
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.

@@ -1,7 +1,7 @@
 //! Leaves that a cursor comes to soon, fetched before it is there: a fault for each would wait for
 //! the disk as often as there are leaves.
 
-use crate::limits::{LEAVES_AHEAD_MAX, LEAVES_AHEAD_MIN};
+use crate::limits::{LEAVES_AHEAD_MAX, LEAVES_AHEAD_MIN, LEAVES_AHEAD_REQUESTS_MAX};
 use crate::page::{PageId, PageView, Pages};
 
 /// How far a cursor has asked for leaves. A place that it was led to by a key says nothing about
@@ -30,15 +30,15 @@ impl ReadAhead {
         }
         self.window = (self.window * 2).clamp(LEAVES_AHEAD_MIN, LEAVES_AHEAD_MAX);
         let end = asked.saturating_add(self.window).min(branch.len());
-        self.asked = Some((branch.id(), end));
-        ask(pages, branch, asked..end);
+        self.asked = Some((branch.id(), ask(pages, branch, asked..end)));
     }
 }
 
-/// Neighbours in the file are one request. A cell that cannot be read is an error when the cursor
-/// comes to it.
-fn ask(pages: &Pages, branch: &PageView<'_>, cells: std::ops::Range<usize>) {
-    let mut run: Option<(PageId, u64)> = None;
+/// Neighbours in the file are one request; where there are few, a bounded number of requests is
+/// made. Returns the cell before which all were asked for. One that cannot be read is an error when
+/// the cursor comes to it.
+fn ask(pages: &Pages, branch: &PageView<'_>, cells: std::ops::Range<usize>) -> usize {
+    let (mut run, mut requests, asked): (Option<(PageId, u64)>, _, _) = (None, 0, cells.end);
     for cell in cells {
         let Some(child) = branch.branch_cell(cell).map(|cell| cell.child.id) else { break };
         run = match run {
@@ -46,6 +46,10 @@ fn ask(pages: &Pages, branch: &PageView<'_>, cells: std::ops::Range<usize>) {
             before => {
                 if let Some((first, count)) = before {
                     pages.will_need(first, count);
+                    requests += 1;
+                }
+                if requests == LEAVES_AHEAD_REQUESTS_MAX {
+                    return cell;
                 }
                 Some((child, 1))
             }
@@ -54,6 +58,7 @@ fn ask(pages: &Pages, branch: &PageView<'_>, cells: std::ops::Range<usize>) {
     if let Some((first, count)) = run {
         pages.will_need(first, count);
     }
+    asked
 }
 
 #[cfg(test)]
@@ -64,8 +69,9 @@ mod tests {
     use crate::Result;
     use crate::db::{Db, DbOptions};
     use crate::disk::{Disk, Map, MapBytes, SimDisk};
-    use crate::limits::LEAVES_AHEAD_MAX;
+    use crate::limits::{LEAVES_AHEAD_MAX, LEAVES_AHEAD_REQUESTS_MAX};
     use crate::meta::Table;
+    use crate::random::Random;
 
     const TABLE: Table = Table(0);
     const PAGE: usize = 512;
@@ -159,6 +165,51 @@ mod tests {
             tree.get(TABLE, &number.to_be_bytes()).unwrap();
         }
         assert_eq!(take(), [], "places that keys led to");
+    }
+
+    /// Updates in no order leave hardly a leaf beside its neighbour: a turn asks for few, and all
+    /// are asked for before the reader is there.
+    #[test]
+    fn leaves_that_lie_apart_are_asked_for_a_few_at_a_time() {
+        let disk = NotingDisk::default();
+        let asked = Arc::clone(&disk.asked);
+        let take = || std::mem::take(&mut *asked.lock().unwrap());
+        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
+        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let (mut random, mut numbers) = (Random::new(3), (0..3_000_u64).collect::<Vec<_>>());
+        (1..numbers.len()).for_each(|at| {
+            numbers.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap());
+        });
+        for some in [&(0..3_000).collect::<Vec<_>>()[..]].into_iter().chain(numbers[..1_500].chunks(3)) {
+            let mut txn = db.begin().unwrap();
+            for number in some {
+                txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
+            }
+            txn.commit().unwrap();
+        }
+        let tree = db.snapshot();
+        let base = tree.parts().pages.map.bytes().as_ptr().addr();
+        let read = || {
+            let mut cursor = tree.cursor(TABLE);
+            cursor.seek(&[]).unwrap();
+            let (mut most, mut ahead, mut last, mut requests) = (0, 0, None, Vec::new());
+            while let Some((key, _)) = cursor.next().unwrap() {
+                let mut some = take();
+                most = most.max(some.len());
+                requests.append(&mut some);
+                let leaf = (key.as_ptr().addr() - base) / PAGE;
+                if last.replace(leaf) != Some(leaf) {
+                    ahead += usize::from(requests.iter().any(|at| at.contains(&(leaf * PAGE))));
+                }
+            }
+            let bytes: usize = requests.iter().map(Range::len).sum();
+            (most, ahead * PAGE == bytes, requests.len(), ahead)
+        };
+        read();
+        let (most, is_each_once, requests, leaves) = read();
+        assert!(requests * 4 > leaves * 3, "{requests} requests for {leaves} leaves: they lie together");
+        assert!(leaves > 10 * LEAVES_AHEAD_MAX && is_each_once, "{leaves} leaves were asked for");
+        assert_eq!(most, LEAVES_AHEAD_REQUESTS_MAX);
     }
 
     /// A key's path is asked for page by page, once; a value of many pages as one, at each read.
