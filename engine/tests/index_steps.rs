@@ -456,3 +456,58 @@ fn the_past_of_a_hot_key_is_saved_once() {
     assert_eq!(older(&store), 0);
     assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 1);
 }
+
+/// One key is a small index whatever its past is: what waits to be saved does not become more with
+/// the changes that it has, and neither does what a checkpoint writes.
+#[test]
+fn a_key_with_very_many_changes_is_saved_as_often_as_one_with_few() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let rows = |store: &Store| store.db().unwrap().snapshot().len(Table(5));
+    let mut most = 0;
+    for number in 1..=20_000 {
+        put(&mut store, b"hot");
+        if number % 100 == 0 {
+            let before = rows(&store);
+            save(&mut store, CheckpointKind::Auto);
+            most = most.max(rows(&store) - before);
+        }
+    }
+    // A round is of 400 records, and a row of four changes.
+    assert!(most <= 2 * 400 / 4, "{most} rows of older changes in one checkpoint");
+    let all = rows(&store);
+    assert!(all >= (20_000 - 1_000) / 4, "{all} rows are saved");
+    assert_eq!(verified(&disk).revision(), store.revision());
+}
+
+/// A compaction leaves little of them; what it removes counts as what is written does.
+#[test]
+fn rows_of_older_changes_are_removed_a_step_at_a_time() {
+    const HOT: u64 = 20;
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    store.save_index_in_small_steps_of(STEP, 40 * 512);
+    let long = |number: u64| [key(number), vec![b'x'; 200]].concat();
+    for _ in 0..200 {
+        (0..HOT).for_each(|number| put(&mut store, &key(number)));
+        (0..HOT).for_each(|number| put(&mut store, &long(number)));
+    }
+    save(&mut store, CheckpointKind::WithIndex);
+    let rows = |store: &Store| store.db().unwrap().snapshot().len(Table(5));
+    let all = rows(&store);
+    assert!(all > 2 * HOT * 45, "{all} rows");
+    put(&mut store, b"another");
+    store.compact(store.revision()).unwrap();
+    applied(&mut store);
+    let (mut most, mut steps) = (0, 0);
+    while store.compaction_pending() || store.is_sweeping() {
+        let before = rows(&store);
+        save(&mut store, CheckpointKind::Auto);
+        while store.forget_compacted(1_000) {}
+        most = most.max(before - rows(&store));
+        steps += 1;
+    }
+    assert_eq!(rows(&store), 0);
+    assert!(most < 200, "{most} of {all} rows were removed by one of {steps} checkpoints");
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 2 * HOT + 1);
+}

@@ -21,7 +21,7 @@ use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, Co
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_index::{IndexRoot, Key};
-use crate::mvcc::layout::{Applied, INDEX, RECORDS, SMALL, StoreMeta};
+use crate::mvcc::layout::{Applied, HISTORIES, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::Revision;
@@ -148,6 +148,7 @@ impl Store {
                 saves_long: self.unsaved_long.bytes() > self.index_pace.long_bytes,
                 long_keys: std::mem::take(&mut self.unsaved_long),
                 row_changes: self.index_pace.row_changes,
+                step_bytes: self.index_pace.step_bytes,
             },
             ranges: self.ranges.clone(),
             defragmentation: self.defragmentation.clone(),
@@ -164,7 +165,7 @@ impl Store {
         if self.meta.revision <= self.saved.index_revision {
             return None;
         }
-        let (keys, kept) = (self.index_keys(), self.kept_revisions());
+        let (keys, kept) = (self.index_keys(), self.index_changes());
         // A small index costs little; a large one is not waited for.
         let for_compaction = self.pass.as_ref().is_some_and(|pass| self.saved.index_revision < pass.at)
             && self.index_pace.is_small(keys, kept)
@@ -181,9 +182,17 @@ impl Store {
         self.index.root().len().max(self.tree.len(INDEX))
     }
 
-    /// Revisions that are kept: histories have no more changes than these and one for each key.
+    /// Revisions that are kept once the compaction that was asked for last is done.
     fn kept_revisions(&self) -> u64 {
         (self.meta.revision - self.meta.compact_revision).cast_unsigned()
+    }
+
+    /// About as many changes as saving all of the index may have to write or remove: a compaction
+    /// counts as done when it is asked for, and its rows of older changes are in the file until
+    /// their keys are saved.
+    fn index_changes(&self) -> u64 {
+        let in_rows = self.tree.len(HISTORIES).saturating_mul(self.index_pace.row_changes as u64);
+        self.kept_revisions().max(in_rows)
     }
 
     /// Takes a written checkpoint in: the records it holds leave memory. One that found no room
@@ -254,6 +263,7 @@ impl Store {
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         let keys = self.index_keys();
+        // A sweep is bounded itself: only the revisions that it leaves count.
         let is_small = self.index_pace.is_small(keys, self.kept_revisions());
         let is_worth_it = is_small || self.meta.unswept >= keys / SWEEP_PART;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted && is_worth_it {

@@ -1,10 +1,11 @@
 //! When the index is saved, and how much of it with one checkpoint.
 //!
 //! All of the index is saved once a *round*: while so many records are added as half of all keys or
-//! kept revisions. Each record earns the saving of its share of the keys, and a checkpoint saves
-//! what has been earned, in steps that are worth a commit. So neither a checkpoint nor the time
-//! between two is long, however many keys there are, and each key is written once in a round. A
-//! small index is one step.
+//! kept revisions (of these a bounded number for each key: the older changes of a key are written
+//! once, however often it is saved). Each record earns the saving of its share of the keys, and a
+//! checkpoint saves what has been earned, in steps that are worth a commit. So neither a checkpoint
+//! nor the time between two is long, however many keys there are, and each key is written once in a
+//! round. A small index is one step.
 
 use crate::limits::{
     HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART,
@@ -22,7 +23,7 @@ pub(crate) struct IndexPace {
     /// Keys of a step.
     step_keys: u64,
     /// Bytes of a step.
-    step_bytes: usize,
+    pub(crate) step_bytes: usize,
     /// Bytes of long keys that wait for their range.
     pub(crate) long_bytes: usize,
     /// Older changes of a key in one row.
@@ -78,13 +79,20 @@ impl IndexPace {
 
     /// An index of so many keys, with so many revisions that are kept, is saved at once.
     pub(crate) fn is_small(&self, keys: u64, kept: u64) -> bool {
-        keys <= self.small_keys && kept <= self.small_keys.saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
+        keys <= self.small_keys && kept <= self.counted_max(keys)
+    }
+
+    /// Kept revisions that make a round longer, at most: a key may have any number of changes, and
+    /// what one save of it writes is what has come since the one before.
+    fn counted_max(&self, keys: u64) -> u64 {
+        keys.max(self.small_keys).saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
     /// The share that so many records have earned, of an index of so many keys with so many
     /// revisions that are kept; none if that is no step.
     pub(crate) fn earned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        let round = self.records_min.max(keys.max(kept) / INDEX_ROUND_PART);
+        let counted = kept.min(self.counted_max(keys));
+        let round = self.records_min.max(keys.max(counted) / INDEX_ROUND_PART);
         if self.is_small(keys, kept) {
             return (records >= round).then_some(IndexShare::Whole);
         }
@@ -137,10 +145,18 @@ mod tests {
     #[test]
     fn few_keys_with_very_many_changes_are_no_small_index() {
         let pace = IndexPace::default();
-        let share = pace.earned(10_000_000, 100, 20_000_000).unwrap();
-        assert_eq!(share, IndexShare::Keys { keys: 100, of: 100, round: 10_000_000 });
-        assert_eq!(pace.bytes_max(Some(share), 0), INDEX_STEP_BYTES);
-        assert_eq!(pace.earned(9_000_000, 100, 20_000_000), None);
+        let round = INDEX_SMALL_KEYS * INDEX_SMALL_CHANGES_PER_KEY / INDEX_ROUND_PART;
+        for keys in [1, 100] {
+            let share = pace.earned(round, keys, 20_000_000).unwrap();
+            assert_eq!(share, IndexShare::Keys { keys, of: keys, round });
+            assert_eq!(pace.bytes_max(Some(share), 0), INDEX_STEP_BYTES);
+            assert_eq!(pace.earned(round - 1, keys, 20_000_000), None);
+        }
+        // A few keys more do not make the round twenty times as long.
+        let IndexShare::Keys { round: longer, .. } = pace.earned(round, 70_000, 20_000_000).unwrap() else {
+            panic!("70,000 keys are a large index");
+        };
+        assert!(longer < round * 5 / 4, "{longer} records");
     }
 
     /// A checkpoint every thousand records: all keys are saved once in a round, evenly.

@@ -54,6 +54,8 @@ pub(crate) struct IndexWork {
     pub(crate) saves_long: bool,
     /// Older changes of a key in one row.
     pub(crate) row_changes: usize,
+    /// Bytes of a step of the sweep.
+    pub(crate) step_bytes: usize,
 }
 
 /// The work that is done.
@@ -79,7 +81,7 @@ impl IndexWork {
         let rule = HistoryRule { compact: to.compact_revision, row_changes: self.row_changes };
         let mut writer = IndexWriter::new(txn, base, index, to.revision, rule, self.long_keys);
         let sweep = match self.sweep {
-            Some(sweep) => sweep.step(&mut writer, ranges, to)?,
+            Some(sweep) => sweep.step(&mut writer, ranges, to, self.step_bytes)?,
             None => None,
         };
         if self.saves_long {
@@ -240,7 +242,8 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         Ok(())
     }
 
-    fn save_long(&mut self, key: &[u8]) -> Result<()> {
+    /// Saves a long key; bytes that were written besides its row.
+    fn save_long(&mut self, key: &[u8]) -> Result<usize> {
         let row_key = long_keys::row_key(key);
         let saved = self.base.get(INDEX_LONG, &row_key)?;
         let (base, mut history) = (self.base, Vec::new());
@@ -258,7 +261,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                 None => drop(self.txn.remove(INDEX_LONG, &row_key)?),
             }
         }
-        Ok(())
+        Ok(done.bytes)
     }
 
     /// Gives each key of a row that an earlier version has written its own.
@@ -273,14 +276,15 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         Ok(())
     }
 
-    /// Looks at a bounded number of rows of long keys, from `from` on; the row to go on from.
-    fn sweep_long(&mut self, from: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// Looks at a bounded number of rows of long keys, from `from` on, and of bytes; the row to go
+    /// on from.
+    fn sweep_long(&mut self, from: &[u8], bytes_max: usize) -> Result<Option<Vec<u8>>> {
         let mut rows = self.base.cursor(INDEX_LONG);
         rows.seek(from)?;
         let mut bytes = 0;
         for at in 0.. {
             let Some((row_key, row)) = rows.next()? else { break };
-            if at >= SWEEP_LONG_ROWS_PER_STEP || bytes >= INDEX_STEP_BYTES {
+            if at >= SWEEP_LONG_ROWS_PER_STEP || bytes >= bytes_max {
                 return Ok(Some(row_key.to_vec()));
             }
             bytes += row.len();
@@ -290,7 +294,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                     if long_keys::row_key(key) != row_key {
                         return Err(Error::corrupt("a row of a long key lies where it is not looked for"));
                     }
-                    self.save_long(key)?;
+                    bytes += self.save_long(key)?;
                 }
                 long_keys::EARLIER_ROW_KEY => self.divide(row_key, row)?,
                 _ => return Err(Error::corrupt("a row of long keys has no checksum for its key")),
@@ -336,16 +340,17 @@ impl IndexSweep {
         writer: &mut IndexWriter<'_, '_>,
         ranges: &mut SavedRanges,
         to: &mut StoreMeta,
+        bytes_max: usize,
     ) -> Result<Option<Self>> {
         if let Some(from) = &self.from {
-            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP, INDEX_STEP_BYTES)?;
+            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP, bytes_max)?;
             ranges.saved(from, range.end.as_deref(), writer.revision);
             self.from = range.end;
         }
         if self.from.is_some() {
             return Ok(Some(self));
         }
-        match writer.sweep_long(&self.from_long)? {
+        match writer.sweep_long(&self.from_long, bytes_max)? {
             Some(next) => Ok(Some(Self { from_long: next, ..self })),
             None => {
                 to.swept = self.compacted;
