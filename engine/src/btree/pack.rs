@@ -44,7 +44,7 @@ fn pack_below(node: &mut TreeNode, edit: &Edit<'_>) -> Result<()> {
         let last = left.cells.len().checked_sub(1).and_then(|last| left.key(last));
         let first = right.key(0).ok_or_else(|| edit.malformed())?;
         if last.is_some_and(|last| last >= &*separator) || first < &*separator {
-            return Err(edit.misplaced());
+            return Err(Error::corrupt("leaves that are packed have keys that do not follow each other"));
         }
         if fill(left, right, edit.page_bytes()) {
             let first = right.key(0).ok_or_else(|| edit.malformed())?;
