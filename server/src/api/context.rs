@@ -100,6 +100,8 @@ pub struct ServiceContext {
     led: RefCell<Gate>,
     /// There was no leader for an election timeout, as [`crate::duties::leader_watch`] saw it.
     is_leaderless: Cell<bool>,
+    /// A call has seen a leader since that look.
+    was_led: Cell<bool>,
 }
 
 /// Edge view: the memory of its connections.
@@ -158,6 +160,7 @@ impl ServiceContext {
             endless: RefCell::default(),
             led: RefCell::default(),
             is_leaderless: Cell::new(true),
+            was_led: Cell::new(false),
         }
     }
 
@@ -179,8 +182,26 @@ impl ServiceContext {
         if self.status.is_learner.load() && !is_for_learners(self.member_rules.learner_reads) {
             return Err(Error::NotForLearners);
         }
-        let is_refused = self.leader() == 0 && (self.is_leaderless.get() || !is_stream);
-        if metadata.requires_leader && is_refused { Err(Error::NoLeader) } else { Ok(()) }
+        if metadata.requires_leader && !self.note_leader() && (self.is_leaderless.get() || !is_stream) {
+            return Err(Error::NoLeader);
+        }
+        Ok(())
+    }
+
+    /// Whether there is a leader; the next look at whether there was one knows of it.
+    pub fn note_leader(&self) -> bool {
+        let is_led = self.leader() != 0;
+        if is_led {
+            self.is_leaderless.set(false);
+            self.was_led.set(true);
+        }
+        is_led
+    }
+
+    /// Whether a leader was seen since the last look, or is there now.
+    pub fn look_for_leader(&self) -> bool {
+        self.note_leader();
+        self.was_led.take()
     }
 
     /// Lets a call go on until the member stops. The call stays where it is: moving it

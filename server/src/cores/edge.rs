@@ -217,6 +217,8 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn begin_duties(&mut self, of_member: bool) {
         let api = || Rc::clone(&self.0.api);
+        // Clients come now: a leader that is lost before the next look has been there.
+        self.0.api.context().note_leader();
         let mut begun = self.0.duties.borrow_mut();
         begun.extend([
             glommio::spawn_local(duties::watch_steps::run(api())),

@@ -16,7 +16,7 @@ use crate::limits::{LEADER_LOOKS, LEADERLESS_TIMEOUTS_MAX};
 pub async fn run(api: Rc<Api>, election_timeout: Duration) {
     let mut watch = LeaderWatch::default();
     loop {
-        let leadership = watch.look(api.context().leader() != 0);
+        let leadership = watch.look(api.context().look_for_leader());
         api.context().set_leaderless(leadership != Leadership::Fresh);
         if leadership == Leadership::Missed {
             api.context().end_led();
@@ -41,18 +41,25 @@ enum Leadership {
 struct LeaderWatch {
     /// Looks in a row that saw none.
     without: u32,
+    has_seen_one: bool,
 }
 
 impl Default for LeaderWatch {
     /// A member begins without a leader.
     fn default() -> Self {
-        Self { without: LEADER_LOOKS }
+        Self { without: LEADER_LOOKS, has_seen_one: false }
     }
 }
 
 impl LeaderWatch {
     fn look(&mut self, has_leader: bool) -> Leadership {
-        self.without = if has_leader { 0 } else { self.without.saturating_add(1) };
+        self.has_seen_one |= has_leader;
+        self.without = match (has_leader, self.has_seen_one) {
+            (true, _) => 0,
+            (false, true) => self.without.saturating_add(1),
+            // No stream that begins now has waited yet.
+            (false, false) => LEADER_LOOKS,
+        };
         match self.without / LEADER_LOOKS {
             0 => Leadership::Fresh,
             timeouts if timeouts < LEADERLESS_TIMEOUTS_MAX => Leadership::Stale,

@@ -47,5 +47,7 @@ pub fn forget(files: &impl Files) -> io::Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    // Where nothing is left, a process that died may have installed it and not have lived to sync
+    // the names.
+    files.sync()
 }

@@ -31,7 +31,8 @@ impl RaftNode {
             entries.drop_to(to); // by the rule, also in memory
         }
         entries.release(to);
-        let released = entries.released();
+        // A read that failed has let go of more: its member is sent a state, the segments stay.
+        let released = entries.released().min(entries.settled);
         self.sizes.release(released);
         released
     }
@@ -137,6 +138,17 @@ mod tests {
         node.has_disk_room(0);
         assert_eq!(node.release(0, false), 1, "the tree file may be in the cache alone");
         assert_eq!(node.release(30, false), 30);
+    }
+
+    /// Entries that the disk does not give are not sent any more; they may be durable here alone.
+    #[test]
+    fn entries_that_cannot_be_read_stay_on_disk_until_a_checkpoint() {
+        let mut node = node(&log(), LogRetention::default());
+        node.release(10, false);
+        node.raw.mut_store().release(20);
+        assert_eq!(node.raw.store().released(), 20);
+        assert_eq!(node.release(0, false), 10);
+        assert_eq!(node.release(30, false), 20);
     }
 
     /// A short hiccup of a member costs no state, however little room the disk has.
