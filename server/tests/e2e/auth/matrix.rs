@@ -13,7 +13,7 @@ use prost::Message as _;
 use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::{
     AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, HashKvRequest,
-    HashKvResponse, LeaseGrantRequest, PutRequest,
+    HashKvResponse, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse,
 };
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
@@ -153,11 +153,18 @@ impl Side {
         }
     }
 
+    /// Its revision, and the hash of all keys there. Without a revision the answer would be that of
+    /// a compaction, once there has been one, and so the same for ever.
     async fn hash(&self) -> HashKvResponse {
         let (client, root) = (&self.clients["plain"], Some(self.tokens["root"].as_str()));
-        let request = HashKvRequest { revision: 0 };
+        let get = RangeRequest { key: "none".into(), ..RangeRequest::default() };
+        let reply = must(client, "/etcdserverpb.KV/Range", &get, root).await;
+        let revision = RangeResponse::decode(reply).unwrap().header.unwrap().revision;
+        let request = HashKvRequest { revision };
         let reply = must(client, "/etcdserverpb.Maintenance/HashKV", &request, root).await;
-        HashKvResponse { header: None, ..HashKvResponse::decode(reply).unwrap() }
+        let hash = HashKvResponse { header: None, ..HashKvResponse::decode(reply).unwrap() };
+        assert_eq!(hash.hash_revision, revision);
+        hash
     }
 
     async fn ask(&self, caller: Caller, method: &Method, message: Bytes) -> Answer {
@@ -325,7 +332,7 @@ async fn ask_all(
     let after = ours.hash().await;
     assert!(
         !are_all_refused || before == after,
-        "{} by {caller:?} was refused and changed something",
+        "{} by {caller:?} was refused and changed something: {before:?}, {after:?}",
         method.path
     );
     are_all_refused
