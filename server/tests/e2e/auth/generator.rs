@@ -241,7 +241,7 @@ impl Generator {
                 Call { compared: Compared::Nothing, ..call }
             }
             8 => {
-                let call = of("/etcdserverpb.Maintenance/Status", &StatusRequest {});
+                let call = of(STATUS, &StatusRequest {});
                 Call { compared: Compared::Revision, ..call }
             }
             _ => of("/etcdserverpb.Maintenance/Alarm", &AlarmRequest::default()),
@@ -327,6 +327,8 @@ impl Generator {
 
 /// Requests to compact are for revisions up to this.
 const NEWEST_COMPACTION: i64 = 3;
+pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+
 pub(crate) const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 const LOCK: &str = "/v3lockpb.Lock/Lock";
