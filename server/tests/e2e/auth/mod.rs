@@ -84,8 +84,8 @@ fn answer(result: Result<Bytes, Status>, compared: Compared) -> Answer {
     }
 }
 
-/// An address of its own for each of thousands of requests: in a name that is often guessed in, revd
-/// lets an address that was wrong wait (COMPAT, 32).
+/// An address of its own for each of thousands of requests: in a name that is often guessed in,
+/// revd lets an address that was wrong wait (COMPAT, 32).
 fn address_of(number: u64) -> std::net::IpAddr {
     let [high, low] = [number / 250 % 250, number % 250].map(|part| u8::try_from(1 + part).unwrap());
     [127, 9, high, low].into()
