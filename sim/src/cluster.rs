@@ -282,6 +282,9 @@ impl Cluster {
         self.kill(member);
         let slot = &mut self.slots[member];
         slot.is_rotten = slot.directory.rot(random).is_some();
+        if slot.is_rotten {
+            revd_engine::check::expect_damage(true);
+        }
         slot.is_rotten
     }
 

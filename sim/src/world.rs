@@ -52,6 +52,7 @@ impl World {
     /// As the seed draws it.
     #[must_use]
     pub fn new(seed: u64, pace: Pace) -> Self {
+        revd_engine::check::expect_damage(false);
         let mut random = Random::new(seed ^ 0x51D0_0D1E);
         let members = [1, 3, 3, 3, 5][usize::try_from(random.below(5)).expect("one of five")];
         let habits = Habits {
