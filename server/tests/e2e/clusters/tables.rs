@@ -5,6 +5,7 @@
 //! `REVD_TABLE_CALLS` makes the test longer, `REVD_TABLE_SEED` another.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use revd_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, HashKvRequest, HashRequest, MemberAddRequest, MemberListRequest,
@@ -13,7 +14,10 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Status;
 
-use crate::harness::{Client, Cluster, Random, from_env, with_clusters_beside};
+use crate::harness::{Client, Cluster, Random, from_env, with_clusters_beside, within};
+
+/// Far more than a compaction of few keys takes.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// One of the clusters, whose ids have names.
 struct Side {
@@ -80,8 +84,10 @@ impl Side {
                 Ok(format!("{:?}", kv.put(put).await?.into_inner().prev_kv))
             }
             7 => {
-                let reply = kv.compact(CompactionRequest { revision: call.revision, physical: true }).await?;
-                Ok(reply.into_inner().header.unwrap().revision.to_string())
+                let request = CompactionRequest { revision: call.revision, physical: true };
+                let reply = kv.compact(request).await?.into_inner();
+                self.compacted(call.revision).await;
+                Ok(reply.header.unwrap().revision.to_string())
             }
             8 => {
                 let reply =
@@ -94,6 +100,20 @@ impl Side {
                 .await
                 .map(|reply| reply.into_inner().header.unwrap().revision.to_string()),
             _ => self.ask_about_members(client, call, id).await,
+        }
+    }
+
+    /// Returns when every member is done with this compaction. Its hash, which is of the records
+    /// behind the compaction before, answers for the revision from then on; until then the answer
+    /// is a hash of what is left.
+    async fn compacted(&self, revision: i64) {
+        for client in &self.clients {
+            let mut maintenance = client.maintenance.clone();
+            within(DEADLINE, "a member does not end the compaction", async || {
+                let hash = maintenance.hash_kv(HashKvRequest { revision }).await.ok()?.into_inner();
+                (hash.compact_revision < revision).then_some(())
+            })
+            .await;
         }
     }
 
