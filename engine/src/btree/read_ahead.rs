@@ -72,20 +72,32 @@ mod tests {
     use crate::limits::{LEAVES_AHEAD_MAX, LEAVES_AHEAD_REQUESTS_MAX};
     use crate::meta::Table;
     use crate::random::Random;
+    use crate::txn::WriteTxn;
 
     const TABLE: Table = Table(0);
     const PAGE: usize = 512;
+
+    /// Ranges of the file that were asked for ahead.
+    #[derive(Clone, Default)]
+    struct Asked(Arc<Mutex<Vec<Range<usize>>>>);
+
+    impl Asked {
+        /// Those since the last call.
+        fn take(&self) -> Vec<Range<usize>> {
+            std::mem::take(&mut self.0.lock().unwrap())
+        }
+    }
 
     /// A disk that notes what it is asked for ahead.
     #[derive(Default)]
     struct NotingDisk {
         disk: SimDisk,
-        asked: Arc<Mutex<Vec<Range<usize>>>>,
+        asked: Asked,
     }
 
     struct NotingMap {
         map: Map,
-        asked: Arc<Mutex<Vec<Range<usize>>>>,
+        asked: Asked,
     }
 
     impl AsRef<[u8]> for NotingMap {
@@ -96,7 +108,7 @@ mod tests {
 
     impl MapBytes for NotingMap {
         fn will_need(&self, bytes: Range<usize>) {
-            self.asked.lock().unwrap().push(bytes);
+            self.asked.0.lock().unwrap().push(bytes);
         }
     }
 
@@ -118,7 +130,22 @@ mod tests {
         }
 
         fn map(&self) -> Result<Map> {
-            Ok(Map::new(Arc::new(NotingMap { map: self.disk.map()?, asked: Arc::clone(&self.asked) })))
+            Ok(Map::new(Arc::new(NotingMap { map: self.disk.map()?, asked: self.asked.clone() })))
+        }
+    }
+
+    /// An empty tree, and what is asked of its disk.
+    fn open() -> (Db, Asked) {
+        let disk = NotingDisk::default();
+        let asked = disk.asked.clone();
+        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
+        (Db::open(Arc::new(disk), options).unwrap(), asked)
+    }
+
+    /// A short value for each of these keys.
+    fn fill(txn: &mut WriteTxn<'_>, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
         }
     }
 
@@ -127,15 +154,9 @@ mod tests {
     /// leaves. A place that a key led to is no order.
     #[test]
     fn a_reader_in_order_asks_for_leaves_before_it_comes_to_them() {
-        let disk = NotingDisk::default();
-        let asked = Arc::clone(&disk.asked);
-        let take = || std::mem::take(&mut *asked.lock().unwrap());
-        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
-        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let (mut db, asked) = open();
         let mut txn = db.begin().unwrap();
-        for number in 0..5_000_u64 {
-            txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
-        }
+        fill(&mut txn, 0..5_000);
         let tree = txn.commit().unwrap();
         let base = tree.parts().pages.map.bytes().as_ptr().addr();
         let read = || {
@@ -143,7 +164,7 @@ mod tests {
             cursor.seek(&[]).unwrap();
             let (mut leaves, mut requests) = (Vec::new(), Vec::new());
             while let Some((key, _)) = cursor.next().unwrap() {
-                requests.append(&mut take());
+                requests.append(&mut asked.take());
                 let leaf = (key.as_ptr().addr() - base) / PAGE;
                 if leaves.last() != Some(&leaf) {
                     let is_asked = |at: &Range<usize>| at.contains(&(leaf * PAGE));
@@ -164,27 +185,21 @@ mod tests {
             cursor.seek(&number.to_be_bytes()).unwrap();
             tree.get(TABLE, &number.to_be_bytes()).unwrap();
         }
-        assert_eq!(take(), [], "places that keys led to");
+        assert_eq!(asked.take(), [], "places that keys led to");
     }
 
     /// Updates in no order leave hardly a leaf beside its neighbour: a turn asks for few, and all
     /// are asked for before the reader is there.
     #[test]
     fn leaves_that_lie_apart_are_asked_for_a_few_at_a_time() {
-        let disk = NotingDisk::default();
-        let asked = Arc::clone(&disk.asked);
-        let take = || std::mem::take(&mut *asked.lock().unwrap());
-        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
-        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let (mut db, asked) = open();
         let (mut random, mut numbers) = (Random::new(3), (0..3_000_u64).collect::<Vec<_>>());
         (1..numbers.len()).for_each(|at| {
             numbers.swap(at, usize::try_from(random.below(at as u64 + 1)).unwrap());
         });
         for some in [&(0..3_000).collect::<Vec<_>>()[..]].into_iter().chain(numbers[..1_500].chunks(3)) {
             let mut txn = db.begin().unwrap();
-            for number in some {
-                txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
-            }
+            fill(&mut txn, some.iter().copied());
             txn.commit().unwrap();
         }
         let tree = db.snapshot();
@@ -194,7 +209,7 @@ mod tests {
             cursor.seek(&[]).unwrap();
             let (mut most, mut ahead, mut last, mut requests) = (0, 0, None, Vec::new());
             while let Some((key, _)) = cursor.next().unwrap() {
-                let mut some = take();
+                let mut some = asked.take();
                 most = most.max(some.len());
                 requests.append(&mut some);
                 let leaf = (key.as_ptr().addr() - base) / PAGE;
@@ -215,26 +230,20 @@ mod tests {
     /// A key's path is asked for page by page, once; a value of many pages as one, at each read.
     #[test]
     fn a_point_read_asks_for_its_path_and_for_a_long_value() {
-        let disk = NotingDisk::default();
-        let asked = Arc::clone(&disk.asked);
-        let take = || std::mem::take(&mut *asked.lock().unwrap());
-        let options = DbOptions { page_bytes_if_new: u32::try_from(PAGE).unwrap() };
-        let mut db = Db::open(Arc::new(disk), options).unwrap();
+        let (mut db, asked) = open();
         let mut txn = db.begin().unwrap();
-        for number in 0..1_000_u64 {
-            txn.put(TABLE, &number.to_be_bytes(), &[b'v'; 40]).unwrap();
-        }
+        fill(&mut txn, 0..1_000);
         txn.put(TABLE, &500_u64.to_be_bytes(), &[b'l'; 10 * PAGE]).unwrap();
         let tree = txn.commit().unwrap();
-        take();
+        asked.take();
         tree.get(TABLE, &500_u64.to_be_bytes()).unwrap().unwrap();
-        let path = take();
+        let path = asked.take();
         // Its checksum, which is not known yet, is the reason for the last one.
         let [pages @ .., value, summed] = &path[..] else { panic!("{path:?}") };
         assert!((2..5).contains(&pages.len()), "{path:?}");
         assert!(pages.iter().all(|page| page.len() == PAGE), "{path:?}");
         assert!(value.len() > 10 * PAGE && value.start == summed.start, "{path:?}");
         tree.get(TABLE, &500_u64.to_be_bytes()).unwrap().unwrap();
-        assert_eq!(take(), std::slice::from_ref(value), "the pages of the path are known");
+        assert_eq!(asked.take(), std::slice::from_ref(value), "the pages of the path are known");
     }
 }

@@ -50,6 +50,11 @@ impl Mapped {
         Self { bytes, is_exact: AtomicBool::new(false), place }
     }
 
+    /// Whether a file of this length lies in it.
+    pub(super) fn covers(&self, len: u64) -> bool {
+        self.bytes.len() as u64 >= len
+    }
+
     /// Whether point reads take the pages that they touch, and readers in order ask ahead. It
     /// is for a file that does not stay in memory: on a disk that reads ahead 8 MiB each read
     /// around a page throws out what others need.

@@ -160,7 +160,7 @@ impl Disk for MmapDisk {
     fn map(&self) -> Result<Map> {
         let len = self.file_len()?;
         let mut current = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let mapped = match current.as_ref().filter(|mapped| (***mapped).as_ref().len() as u64 >= len) {
+        let mapped = match current.as_ref().filter(|mapped| mapped.covers(len)) {
             Some(mapped) => Arc::clone(mapped),
             None => {
                 // Without the address space for it (`ulimit -v`) the file is mapped as it is.

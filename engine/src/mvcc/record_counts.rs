@@ -47,10 +47,11 @@ impl RecordCounts {
 
     /// There are so many more records of a revision.
     pub(crate) fn add(&mut self, main: i64, records: i64) {
-        let count = self.buckets.entry(main.div_euclid(self.width)).or_default();
+        let bucket = self.bucket(main);
+        let count = self.buckets.entry(bucket).or_default();
         *count += records;
         if *count == 0 {
-            self.buckets.remove(&self.bucket(main));
+            self.buckets.remove(&bucket);
         }
         while self.buckets.len() > RECORD_BUCKETS_MAX {
             self.widen(self.width * 2);

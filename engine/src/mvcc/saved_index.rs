@@ -400,6 +400,20 @@ mod tests {
         (keys, tree.len(INDEX) + tree.len(INDEX_LONG), ranges.oldest() == revision)
     }
 
+    /// The store on this disk, which saves its index in small steps and sweeps nothing yet.
+    fn store_on(disk: &SimDisk) -> Store {
+        let options = DbOptions { page_bytes_if_new: 512 };
+        let mut store = Store::open(Arc::new(disk.clone()), options).unwrap();
+        store.save_index_in_steps_of(10);
+        store.sweep = None; // a large one does not begin at the start
+        store
+    }
+
+    fn checkpoint(store: &mut Store, kind: CheckpointKind) {
+        let checkpoint = store.checkpoint(kind).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+    }
+
     #[test]
     fn long_keys_that_begin_alike_are_passed_over_at_once() {
         let long = |byte: u8, number: u32| {
@@ -436,8 +450,7 @@ mod tests {
             txn.commit();
             store.set_applied(Applied { index: u64::from(number) + 1, term: 1 });
         }
-        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
-        store.finish_checkpoint(checkpoint.write().unwrap());
+        checkpoint(&mut store, CheckpointKind::Auto);
         assert_eq!((store.saved.index_revision, store.records_since_index), (store.meta.revision, 0));
     }
 
@@ -446,17 +459,8 @@ mod tests {
     #[test]
     fn a_sweep_that_is_due_comes_after_a_restart() {
         let disk = SimDisk::new();
-        let open = || {
-            let options = DbOptions { page_bytes_if_new: 512 };
-            let mut store = Store::open(Arc::new(disk.clone()), options).unwrap();
-            store.save_index_in_steps_of(10);
-            store.sweep = None; // a large one does not begin at the start
-            store
-        };
-        let save = |store: &mut Store| {
-            let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
-            store.finish_checkpoint(checkpoint.write().unwrap());
-        };
+        let open = || store_on(&disk);
+        let save = |store: &mut Store| checkpoint(store, CheckpointKind::Auto);
         let mut store = open();
         let put_each = |store: &mut Store| {
             for number in 0..100 {
@@ -499,17 +503,7 @@ mod tests {
     #[test]
     fn a_sweep_comes_after_a_compaction_that_was_interrupted() {
         let disk = SimDisk::new();
-        let open = || {
-            let options = DbOptions { page_bytes_if_new: 512 };
-            let mut store = Store::open(Arc::new(disk.clone()), options).unwrap();
-            store.save_index_in_steps_of(10);
-            store.sweep = None; // a large one does not begin at the start
-            store
-        };
-        let save = |store: &mut Store, kind| {
-            let checkpoint = store.checkpoint(kind).unwrap();
-            store.finish_checkpoint(checkpoint.write().unwrap());
-        };
+        let open = || store_on(&disk);
         let mut store = open();
         let put = |store: &mut Store, number: u32| {
             let mut txn = store.begin();
@@ -518,20 +512,20 @@ mod tests {
             store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
         };
         (0..200).for_each(|number| put(&mut store, number % 100));
-        save(&mut store, CheckpointKind::WithIndex);
+        checkpoint(&mut store, CheckpointKind::WithIndex);
         put(&mut store, 100);
         store.compact(202).unwrap();
         // It begins when all that it looks at is in the file.
-        save(&mut store, CheckpointKind::Auto);
+        checkpoint(&mut store, CheckpointKind::Auto);
         assert!(store.saved.compact_revision == 202 && store.compaction_pending());
         drop(store);
         let mut store = open();
         while store.compaction_pending() {
-            save(&mut store, CheckpointKind::Auto);
+            checkpoint(&mut store, CheckpointKind::Auto);
         }
         assert!(store.is_sweeping(), "{} of 100 rows are too long", store.meta.unswept);
         while store.is_sweeping() {
-            save(&mut store, CheckpointKind::Auto);
+            checkpoint(&mut store, CheckpointKind::Auto);
         }
         drop(store);
         assert_eq!(open().meta.unswept, 0);

@@ -37,33 +37,24 @@ enum Leadership {
 
 /// Decides when there was no leader for too long. It looks before clients are let in: a member that
 /// has joined has seen a leader then.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LeaderWatch {
-    /// Looks in a row that saw none.
-    without: u32,
-    has_seen_one: bool,
-}
-
-impl Default for LeaderWatch {
-    /// A member begins without a leader.
-    fn default() -> Self {
-        Self { without: LEADER_LOOKS, has_seen_one: false }
-    }
+    /// Looks in a row that saw none; `None` before one was seen.
+    without: Option<u32>,
 }
 
 impl LeaderWatch {
     fn look(&mut self, has_leader: bool) -> Leadership {
-        self.has_seen_one |= has_leader;
-        self.without = match (has_leader, self.has_seen_one) {
-            (true, _) => 0,
-            (false, true) => self.without.saturating_add(1),
-            // No stream that begins now has waited yet.
-            (false, false) => LEADER_LOOKS,
+        self.without = match self.without {
+            _ if has_leader => Some(0),
+            without => without.map(|looks| looks.saturating_add(1)),
         };
-        match self.without / LEADER_LOOKS {
-            0 => Leadership::Fresh,
-            timeouts if timeouts < LEADERLESS_TIMEOUTS_MAX => Leadership::Stale,
-            _ => Leadership::Missed,
+        match self.without.map(|looks| looks / LEADER_LOOKS) {
+            // No stream that begins now has waited yet.
+            None => Leadership::Stale,
+            Some(0) => Leadership::Fresh,
+            Some(timeouts) if timeouts < LEADERLESS_TIMEOUTS_MAX => Leadership::Stale,
+            Some(_) => Leadership::Missed,
         }
     }
 }
