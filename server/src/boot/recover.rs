@@ -16,7 +16,6 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow, bail};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::{Opening, Store};
 use revd_member::apply::Machine;
 use revd_member::apply::command::Origin;
@@ -41,7 +40,6 @@ use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
-use crate::memory;
 use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::resolve;
@@ -152,7 +150,7 @@ impl<'c> MemberFiles<'c> {
     fn new(config: &'c Config, tls: &'c TlsDomain) -> Self {
         let member_dir = config.data_dir.join("member");
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
-        let files = ReceivedFiles::new(&member_dir);
+        let files = ReceivedFiles::new(&member_dir).within_memory(config.memory_bytes);
         Self { config, tls, tree: files.tree(), files, member_dir, reserve, lock: None }
     }
 }
@@ -208,7 +206,7 @@ impl RecoveryEffects for MemberFiles<'_> {
     }
 
     fn open_store(&mut self) -> anyhow::Result<Store> {
-        open_store(&self.tree, self.config.memory_bytes)
+        open_store(&self.files, &self.tree)
     }
 
     fn remove_leftovers(&mut self) -> anyhow::Result<()> {
@@ -227,7 +225,7 @@ impl RecoveryEffects for MemberFiles<'_> {
             return Ok(None);
         }
         log::info("a state that another member has sent is made the tree file", serde_json::json!({}));
-        open_store(&received, self.config.memory_bytes).map(Some)
+        open_store(&self.files, &received).map(Some)
     }
 
     fn install_received(&mut self) -> anyhow::Result<()> {
@@ -381,11 +379,9 @@ fn sync_dir(path: &Path) -> anyhow::Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).with_context(|| format!("syncing {}", path.display()))
 }
 
-fn open_store(tree: &Path, memory_bytes: Option<u64>) -> anyhow::Result<Store> {
+fn open_store(files: &ReceivedFiles, tree: &Path) -> anyhow::Result<Store> {
     let context = || format!("opening {}", tree.display());
-    let disk = MmapDisk::open(tree)
-        .with_context(context)?
-        .within_memory(memory_bytes.unwrap_or_else(memory::available_bytes));
+    let disk = files.open(tree).with_context(context)?;
     let mut told = crate::clock::now();
     let mut tell = |opening: Opening| {
         if crate::clock::since(told) < limits::PROGRESS_INTERVAL {

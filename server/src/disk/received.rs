@@ -4,23 +4,42 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use revd_engine::disk::MmapDisk;
 use revd_member::boot::received_files::{self, RECEIVED, RECEIVING, TREE};
 use revd_member::files::Files as _;
 
 use crate::disk::directory::DirFiles;
 use crate::limits;
+use crate::memory;
 
 /// The names in one directory.
 #[derive(Debug, Clone)]
 pub struct ReceivedFiles {
     files: DirFiles,
+    /// Memory that the files may take; without it, what the machine has for the process.
+    memory_bytes: Option<u64>,
 }
 
 impl ReceivedFiles {
     /// Beside the tree file of this directory.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
-        Self { files: DirFiles::new(dir) }
+        Self { files: DirFiles::new(dir), memory_bytes: None }
+    }
+
+    /// With so much memory for what is mapped, if it is given.
+    #[must_use]
+    pub fn within_memory(self, memory_bytes: Option<u64>) -> Self {
+        Self { memory_bytes, ..self }
+    }
+
+    /// Opens one of them for a store.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(&self, path: &Path) -> revd_engine::Result<MmapDisk> {
+        let memory_bytes = self.memory_bytes.unwrap_or_else(memory::available_bytes);
+        Ok(MmapDisk::open(path)?.within_memory(memory_bytes))
     }
 
     /// The tree file.

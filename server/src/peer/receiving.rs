@@ -13,7 +13,6 @@ use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, future};
 use glommio::Task;
 use glommio::channels::local_channel::{LocalReceiver, LocalSender};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::MmapDisk;
 use revd_engine::limits::TRANSFER_CHUNK_BYTES;
 use revd_engine::mvcc::{Store, StoreBuilder};
 use revd_member::apply::received::ReceivedState;
@@ -22,7 +21,6 @@ use revd_member::peer::frame::FrameReader;
 use crate::clock::Ticker;
 use crate::disk::received::ReceivedFiles;
 use crate::limits;
-use crate::memory;
 use crate::peer::pulse::{Silence, show_life};
 use crate::peer::transport;
 use crate::queues::latch::Latch;
@@ -136,7 +134,7 @@ impl Building {
 pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<Building> {
     files.forget()?;
     check_room(files, bytes)?;
-    let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
+    let disk = files.open(&files.receiving()).map_err(io::Error::other)?;
     let builder = StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)?;
     Ok(Building { builder, unsynced: 0 })
 }
@@ -239,8 +237,7 @@ pub(super) fn finish(building: Building, files: &ReceivedFiles) -> io::Result<(B
     building.builder.finish().map_err(io::Error::other)?;
     files.keep()?;
     let synced_for = began.microseconds();
-    let disk = MmapDisk::open(&files.received()).map_err(io::Error::other)?;
-    let disk = disk.within_memory(memory::available_bytes());
+    let disk = files.open(&files.received()).map_err(io::Error::other)?;
     let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
     let state = ReceivedState::load(store).map_err(io::Error::other)?;
     Ok((Box::new(state), synced_for))
