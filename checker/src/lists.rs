@@ -120,8 +120,11 @@ impl Transaction {
     fn puts(&mut self, branch: &[RequestOp]) {
         for op in branch {
             let Some(request_op::Request::RequestPut(put)) = &op.request else { continue };
+            if !put.key.starts_with(PREFIX) {
+                continue;
+            }
             let mut list = elements(&put.value);
-            if let Some(element) = list.pop().filter(|_| put.key.starts_with(PREFIX)) {
+            if let Some(element) = list.pop() {
                 self.reads.push((put.key.clone(), list));
                 self.appends.push((put.key.clone(), element));
             }

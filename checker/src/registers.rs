@@ -301,8 +301,74 @@ impl Touched {
     }
 }
 
-/// Value, and the open calls that have had their effect.
-type Configuration = (Value, BTreeSet<usize>);
+/// Open calls that have had their effect, by the places that calls have while they are open.
+trait Effective: Clone + Ord + Default {
+    fn has(&self, place: usize) -> bool;
+    fn with(&self, place: usize) -> Self;
+    fn without(&self, place: usize) -> Self;
+}
+
+/// Few calls to a key are open at a time.
+impl Effective for u64 {
+    fn has(&self, place: usize) -> bool {
+        self >> place & 1 == 1
+    }
+
+    fn with(&self, place: usize) -> Self {
+        self | 1 << place
+    }
+
+    fn without(&self, place: usize) -> Self {
+        self & !(1 << place)
+    }
+}
+
+impl Effective for BTreeSet<usize> {
+    fn has(&self, place: usize) -> bool {
+        self.contains(&place)
+    }
+
+    fn with(&self, place: usize) -> Self {
+        let mut more = self.clone();
+        more.insert(place);
+        more
+    }
+
+    fn without(&self, place: usize) -> Self {
+        let mut less = self.clone();
+        less.remove(&place);
+        less
+    }
+}
+
+/// The calls to a register, and a place for each that no other one has while it is open.
+struct Calls<'o> {
+    ops: &'o [Op],
+    places: Vec<usize>,
+    /// The beginnings and ends of calls by time; beginnings come first.
+    events: Vec<(Time, bool, usize)>,
+    /// Places that are needed.
+    most: usize,
+}
+
+impl<'o> Calls<'o> {
+    fn new(ops: &'o [Op]) -> Self {
+        let begins = ops.iter().enumerate().map(|(number, op)| (op.began, false, number));
+        let ends = ops.iter().enumerate().filter_map(|(number, op)| Some((op.returned?, true, number)));
+        let mut events: Vec<_> = begins.chain(ends).collect();
+        events.sort_unstable();
+        let (mut places, mut free, mut most) = (vec![0; ops.len()], Vec::new(), 0);
+        for (_, is_end, number) in &events {
+            if *is_end {
+                free.push(places[*number]);
+            } else {
+                places[*number] = free.pop().unwrap_or(most);
+                most = most.max(places[*number] + 1);
+            }
+        }
+        Self { ops, places, events, most }
+    }
+}
 
 /// Whether the register was decided.
 ///
@@ -318,49 +384,52 @@ fn search(register: &mut Register) -> Result<bool, usize> {
     let sees_any = register.ops.iter().any(|op| op.found == Found::Some);
     let is_seen = |op: &Op| op.left.is_some_and(|left| sees_any || seen.contains(&left));
     register.ops.retain(|op| op.returned.is_some() || is_seen(op));
-    let ops = &register.ops;
-    let begins = ops.iter().enumerate().map(|(number, op)| (op.began, false, number));
-    let ends = ops.iter().enumerate().filter_map(|(number, op)| Some((op.returned?, true, number)));
-    let mut events: Vec<_> = begins.chain(ends).collect();
-    events.sort_unstable();
+    let calls = Calls::new(&register.ops);
+    if calls.most <= 64 { explain::<u64>(&calls) } else { explain::<BTreeSet<usize>>(&calls) }
+}
+
+/// Goes through the calls by their ends.
+fn explain<E: Effective>(calls: &Calls<'_>) -> Result<bool, usize> {
     let mut open = BTreeSet::new();
-    let mut configurations = BTreeSet::from([(0, BTreeSet::new())]);
-    for (_, is_end, number) in events {
-        if !is_end {
-            open.insert(number);
+    let mut configurations = BTreeSet::from([(0, E::default())]);
+    for (_, is_end, number) in &calls.events {
+        if !*is_end {
+            open.insert(*number);
             continue;
         }
-        let Some(next) = after(ops, &open, &configurations, number) else { return Ok(false) };
+        let Some(next) = after(calls, &open, configurations, *number) else { return Ok(false) };
         if next.is_empty() {
-            return Err(ops[number].call);
+            return Err(calls.ops[*number].call);
         }
         configurations = next;
-        open.remove(&number);
+        open.remove(number);
     }
     Ok(true)
 }
 
-/// The configurations in which a call that ends has had its effect; none if they are too many.
-fn after(
-    ops: &[Op],
+/// The configurations, each a value and the open calls that have had their effect, in which a call
+/// that ends has had its own; none if they are too many.
+fn after<E: Effective>(
+    calls: &Calls<'_>,
     open: &BTreeSet<usize>,
-    configurations: &BTreeSet<Configuration>,
+    configurations: BTreeSet<(Value, E)>,
     ending: usize,
-) -> Option<BTreeSet<Configuration>> {
-    let mut seen = configurations.clone();
-    let mut left: Vec<Configuration> = configurations.iter().cloned().collect();
-    let mut next = BTreeSet::new();
-    while let Some((value, mut effective)) = left.pop() {
-        if effective.remove(&ending) {
-            next.insert((value, effective));
+) -> Option<BTreeSet<(Value, E)>> {
+    let open: Vec<(usize, &Op)> =
+        open.iter().map(|number| (calls.places[*number], &calls.ops[*number])).collect();
+    let ending = calls.places[ending];
+    let mut left: Vec<(Value, E)> = configurations.iter().cloned().collect();
+    let (mut seen, mut next) = (configurations, BTreeSet::new());
+    while let Some((value, effective)) = left.pop() {
+        if effective.has(ending) {
+            next.insert((value, effective.without(ending)));
             continue;
         }
-        for number in open.iter().filter(|number| !effective.contains(number)) {
-            let Some(value) = ops[*number].takes(value) else { continue };
-            let mut effective = effective.clone();
-            effective.insert(*number);
-            if seen.insert((value, effective.clone())) {
-                left.push((value, effective));
+        for (place, op) in open.iter().filter(|(place, _)| !effective.has(*place)) {
+            let Some(value) = op.takes(value) else { continue };
+            let after = (value, effective.with(*place));
+            if seen.insert(after.clone()) {
+                left.push(after);
             }
         }
         if seen.len() > CONFIGURATIONS_MAX {

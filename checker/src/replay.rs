@@ -105,9 +105,9 @@ struct Replay<'h> {
     faults: Vec<Fault>,
     /// Acknowledged changes by revision.
     acknowledged: BTreeMap<i64, Vec<usize>>,
-    /// Changes of each revision that anybody saw, by key.
+    /// Changes of each revision without an acknowledged write that anybody saw, by key.
     seen: BTreeMap<i64, BTreeMap<Bytes, Event>>,
-    /// The keys of revisions with several changes in the orders in which watchers were told.
+    /// The keys of such revisions with several changes, in the orders in which watchers were told.
     orders: BTreeMap<i64, BTreeSet<Vec<Bytes>>>,
     /// Calls that put this value, whatever came of them.
     puts: BTreeMap<(Bytes, Bytes), Vec<usize>>,
@@ -156,26 +156,31 @@ impl<'h> Replay<'h> {
         replay
     }
 
-    /// Gathers what was seen of revisions.
+    /// Gathers what was seen of revisions that no write was acknowledged at.
     fn look(&mut self) {
-        let revision = |event: &Event| event.kv.as_ref().map(|kv| kv.mod_revision);
+        let revision = |event: &Event| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
+        let acknowledged = &self.acknowledged;
+        let is_acknowledged = |revision: i64| acknowledged.contains_key(&revision);
         for response in self.history.watches.iter().flat_map(|watch| &watch.transcript.responses) {
             for event in &response.events {
-                let Some(kv) = &event.kv else { continue };
+                let Some(kv) = event.kv.as_ref().filter(|kv| !is_acknowledged(kv.mod_revision)) else {
+                    continue;
+                };
                 let event = Event { prev_kv: None, ..event.clone() };
                 self.seen.entry(kv.mod_revision).or_default().insert(kv.key.clone(), event);
             }
             let several = response.events.chunk_by(|one, other| revision(one) == revision(other));
-            for events in several.filter(|events| events.len() > 1) {
+            let is_of_interest =
+                |events: &&[Event]| events.len() > 1 && !is_acknowledged(revision(&events[0]));
+            for events in several.filter(is_of_interest) {
                 let keys = events.iter().filter_map(|event| Some(event.kv.as_ref()?.key.clone()));
-                let orders = self.orders.entry(revision(&events[0]).unwrap_or(0)).or_default();
-                orders.insert(keys.collect());
+                self.orders.entry(revision(&events[0])).or_default().insert(keys.collect());
             }
         }
         for call in &self.history.calls {
             let Some(Response::Range(response)) = call.answer() else { continue };
             let is_whole = !matches!(&call.request, Request::Range(request) if request.keys_only);
-            for kv in response.kvs.iter().filter(|_| is_whole) {
+            for kv in response.kvs.iter().filter(|kv| is_whole && !is_acknowledged(kv.mod_revision)) {
                 let event = Event { r#type: EventType::Put as i32, kv: Some(kv.clone()), prev_kv: None };
                 let seen = self.seen.entry(kv.mod_revision).or_default();
                 seen.entry(kv.key.clone()).or_insert(event);
