@@ -16,38 +16,15 @@ pub const SECOND: Micros = 1_000_000;
 pub struct Agenda<E> {
     now: Micros,
     planned: u64,
-    heap: BinaryHeap<Reverse<Planned<E>>>,
-}
-
-#[derive(Debug)]
-struct Planned<E> {
-    at: (Micros, u64),
-    event: E,
-}
-
-impl<E> PartialEq for Planned<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.at == other.at
-    }
-}
-
-impl<E> Eq for Planned<E> {}
-
-impl<E> PartialOrd for Planned<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<E> Ord for Planned<E> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
+    /// Time, order, and the place of the event: events are large, and a heap moves what it has.
+    heap: BinaryHeap<Reverse<(Micros, u64, usize)>>,
+    events: Vec<Option<E>>,
+    free: Vec<usize>,
 }
 
 impl<E> Default for Agenda<E> {
     fn default() -> Self {
-        Self { now: 0, planned: 0, heap: BinaryHeap::new() }
+        Self { now: 0, planned: 0, heap: BinaryHeap::new(), events: Vec::new(), free: Vec::new() }
     }
 }
 
@@ -60,16 +37,22 @@ impl<E> Agenda<E> {
 
     /// Plans an event in so many microseconds.
     pub fn plan(&mut self, after: Micros, event: E) {
-        let at = (self.now + after, self.planned);
+        let place = self.free.pop().unwrap_or(self.events.len());
+        if place == self.events.len() {
+            self.events.push(Some(event));
+        } else {
+            self.events[place] = Some(event);
+        }
+        self.heap.push(Reverse((self.now + after, self.planned, place)));
         self.planned += 1;
-        self.heap.push(Reverse(Planned { at, event }));
     }
 
     /// The next event; its time is now.
     pub fn take(&mut self) -> Option<E> {
-        let Reverse(Planned { at, event }) = self.heap.pop()?;
-        self.now = at.0;
-        Some(event)
+        let Reverse((at, _, place)) = self.heap.pop()?;
+        self.now = at;
+        self.free.push(place);
+        self.events[place].take()
     }
 }
 
