@@ -2,10 +2,13 @@
 //!
 //! The engine maps its file at each commit and drops the map at one of the next. A write between
 //! them would copy the whole file: instead the bytes of the map before, which nobody has by then,
-//! are brought up to date by the writes since.
+//! are brought up to date by the writes since. Zeros at the end of a file, as a segment of the log
+//! is made of, take no memory before somebody maps them.
 
 use std::ops::Range;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 /// With so many writes since, copying everything is as cheap.
 const WRITES_MAX: usize = 4_096;
@@ -13,7 +16,9 @@ const WRITES_MAX: usize = 4_096;
 /// The bytes of a file.
 #[derive(Debug, Default)]
 pub(super) struct FileBytes {
+    /// Bytes behind them are zero.
     now: Arc<Vec<u8>>,
+    len: usize,
     before: Option<Before>,
 }
 
@@ -26,30 +31,51 @@ struct Before {
 
 impl Clone for FileBytes {
     fn clone(&self) -> Self {
-        Self { now: Arc::clone(&self.now), before: None }
+        Self { now: Arc::clone(&self.now), len: self.len, before: None }
     }
 }
 
 impl FileBytes {
     pub(super) fn len(&self) -> usize {
-        self.now.len()
+        self.len
     }
 
-    /// As they are now; later writes do not show.
-    pub(super) fn share(&self) -> Arc<Vec<u8>> {
+    /// A map: all bytes as they are now; later writes do not show.
+    pub(super) fn share(&mut self) -> Arc<Vec<u8>> {
+        if self.now.len() < self.len {
+            let len = self.len;
+            self.own().resize(len, 0);
+        }
         Arc::clone(&self.now)
     }
 
+    /// A copy of some bytes; none if they are not all there.
+    pub(super) fn read(&self, place: Range<usize>) -> Option<Bytes> {
+        if place.end > self.len {
+            return None;
+        }
+        let mut bytes = self.now.get(place.start..place.end.min(self.now.len())).unwrap_or_default().to_vec();
+        bytes.resize(place.len(), 0);
+        Some(bytes.into())
+    }
+
+    pub(super) fn is_equal(&self, other: &Self) -> bool {
+        let both = self.now.len().min(other.now.len());
+        let is_zero = |file: &Self| file.now[both..].iter().all(|byte| *byte == 0);
+        self.len == other.len && self.now[..both] == other.now[..both] && is_zero(self) && is_zero(other)
+    }
+
     pub(super) fn set_len(&mut self, len: usize) {
-        let is_cut = len < self.now.len();
-        self.own().resize(len, 0);
-        if is_cut {
+        if len < self.now.len() {
+            self.own().truncate(len);
             self.before = None; // bytes behind may be zero since, and no write says so
         }
+        self.len = len;
     }
 
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         let place = at..at + bytes.len();
+        self.len = self.len.max(place.end);
         let now = self.own();
         now.resize(now.len().max(place.end), 0);
         now[place.clone()].copy_from_slice(bytes);
@@ -92,6 +118,24 @@ mod tests {
 
     use super::*;
 
+    /// Zeros at the end are the same whether somebody has mapped them or not.
+    #[test]
+    fn files_are_equal_by_their_bytes() {
+        let mut one = FileBytes::default();
+        one.set_len(2_000);
+        one.write(10, b"abc");
+        let mut other = one.clone();
+        assert_eq!(other.share().len(), 2_000);
+        assert!(one.is_equal(&other) && other.is_equal(&one));
+        other.write(1_500, &[1]);
+        assert!(!one.is_equal(&other) && !other.is_equal(&one));
+        one.set_len(1_400);
+        other.set_len(1_400);
+        assert!(one.is_equal(&other));
+        one.set_len(1_500);
+        assert!(!one.is_equal(&other));
+    }
+
     /// Each map keeps its bytes, and the file has all writes, with any maps at any time.
     #[test]
     fn a_map_keeps_its_bytes_and_the_file_has_all_writes() {
@@ -117,7 +161,9 @@ mod tests {
                     model[at..at + bytes.len()].copy_from_slice(&bytes);
                 }
             }
-            assert_eq!(*file.share(), model, "step {step}");
+            assert_eq!(file.read(0..file.len()).expect("all of it"), model, "step {step}");
+            let (some, is_there) = (5..300, model.len() >= 300);
+            assert_eq!(file.read(some.clone()), is_there.then(|| model[some].to_vec().into()), "step {step}");
             assert!(maps.iter().all(|(map, then)| **map == *then), "step {step}");
         }
     }

@@ -1,6 +1,7 @@
 //! Bytes of files and their names, and the changes of both.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,8 +85,22 @@ impl Image {
         self.names.get(&(folder, name.to_owned())).copied()
     }
 
-    pub(super) fn bytes(&self, file: FileNumber) -> Arc<Vec<u8>> {
-        self.files.get(&file).map(FileBytes::share).unwrap_or_default()
+    /// A map of a file.
+    pub(super) fn map(&mut self, file: FileNumber) -> Arc<Vec<u8>> {
+        self.files.get_mut(&file).map(FileBytes::share).unwrap_or_default()
+    }
+
+    /// A copy of a part of a file, if all of it is there.
+    pub(super) fn read(&self, file: FileNumber, place: Range<usize>) -> Option<Bytes> {
+        self.files.get(&file)?.read(place)
+    }
+
+    /// Whether a file has the same bytes in another image.
+    pub(super) fn has_equal(&self, file: FileNumber, other: &Self) -> bool {
+        match (self.files.get(&file), other.files.get(&file)) {
+            (Some(own), Some(others)) => own.is_equal(others),
+            (own, others) => own.or(others).is_none_or(|file| file.len() == 0),
+        }
     }
 
     pub(super) fn len(&self, file: FileNumber) -> usize {
@@ -95,9 +110,9 @@ impl Image {
     /// Flips bits of a byte, if it is there.
     pub(super) fn flip(&mut self, file: FileNumber, offset: usize, bits: u8) {
         if let Some(file) = self.files.get_mut(&file)
-            && let Some(byte) = file.share().get(offset)
+            && let Some(byte) = file.read(offset..offset + 1)
         {
-            file.write(offset, &[byte ^ bits]);
+            file.write(offset, &[byte[0] ^ bits]);
         }
     }
 

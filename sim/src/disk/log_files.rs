@@ -47,8 +47,7 @@ impl Directory {
                 let result = match end {
                     End::Return(result) => result,
                     End::Read { file, offset, bytes } => {
-                        let file = contents.live.bytes(file);
-                        let part = file.get(offset..offset + bytes).map(Bytes::copy_from_slice);
+                        let part = contents.live.read(file, offset..offset + bytes);
                         part.ok_or_else(|| failed("reading", io::ErrorKind::UnexpectedEof.into()))
                     }
                 };

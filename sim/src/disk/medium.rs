@@ -61,7 +61,7 @@ impl Medium {
     /// to the next one.
     pub(super) fn shows(&self, live: &Image) -> bool {
         let medium = self.live();
-        live.names == medium.names && live.names.values().all(|file| live.bytes(*file) == medium.bytes(*file))
+        live.names == medium.names && live.names.values().all(|file| live.has_equal(*file, &medium))
     }
 
     /// The process dies alone, in the middle of its jobs. Returns writes that land later, with the

@@ -80,9 +80,9 @@ impl Files for FolderFiles {
         let file = self.file(name)?;
         self.change(Change::Sync { file })?;
         let mut contents = self.directory.contents();
-        let bytes = contents.live.bytes(file).to_vec();
+        let bytes = contents.live.read(file, 0..contents.live.len(file)).unwrap_or_default();
         contents.land_late();
-        Ok(bytes)
+        Ok(bytes.into())
     }
 
     fn cut(&self, name: &str, bytes: u64) -> io::Result<()> {
@@ -148,6 +148,6 @@ impl Disk for File {
     }
 
     fn map(&self) -> revd_engine::Result<Map> {
-        Ok(Map::new(self.files.directory.contents().live.bytes(self.number)))
+        Ok(Map::new(self.files.directory.contents().live.map(self.number)))
     }
 }
