@@ -20,6 +20,10 @@ use revd_sim::faults::{Pace, storm};
 use revd_sim::ledger::{Book, Ledger};
 use revd_sim::runs::{self, Failure};
 
+/// Runs allocate all the time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Faults that happen in each run at least.
 const FEWEST_FAULTS: u64 = 20;
 
