@@ -90,13 +90,15 @@ pub fn ask(endpoint: &str, method: RpcMethod, body: &[u8]) -> anyhow::Result<Vec
 /// Whether another token may help a call that failed.
 #[must_use]
 pub fn is_refused(endpoint: &str, what: &str) -> bool {
-    users::is_token_refused(what, host(endpoint).is_ok_and(|host| users::credentials(host).is_some()))
+    let has_user = |host| users::credentials(host).is_ok_and(|user| user.is_some());
+    users::is_token_refused(what, host(endpoint).is_ok_and(has_user))
 }
 
 /// Connects, in the name of the endpoint's user if it has one.
 ///
 /// # Errors
-/// With the endpoint, when it cannot be reached or the login is refused.
+/// With the endpoint, when it cannot be reached or the login is refused; when the environment names
+/// a user without a password.
 pub fn connect(endpoint: &str, patience: Duration) -> anyhow::Result<ClientConnection> {
     let token = token(endpoint)?;
     let mut client = ClientConnection::connect(endpoint, patience)?;
@@ -104,32 +106,36 @@ pub fn connect(endpoint: &str, patience: Duration) -> anyhow::Result<ClientConne
     Ok(client)
 }
 
-/// The token of calls to an endpoint; none if it has no user.
+/// The token of calls to an endpoint; none if it has no user, or asks nobody for rights.
 ///
 /// # Errors
-/// When a login is refused.
+/// When a login is refused; when the environment names a user without a password.
 pub fn token(endpoint: &str) -> anyhow::Result<Option<Arc<str>>> {
     let host = host(endpoint)?;
-    let Some(credentials) = users::credentials(host) else { return Ok(None) };
+    let Some(credentials) = users::credentials(host)? else { return Ok(None) };
     match users::token(host) {
         Some(token) => Ok(Some(token)),
+        None if users::is_open(host) => Ok(None),
         None => log_in(endpoint, host, &credentials, None),
     }
 }
 
-/// Gives a connection another token than the one that was refused.
+/// Gives a connection another token than the one that was refused, or one where it had none.
 ///
 /// # Errors
 /// When a login is refused.
 pub fn renew(client: &mut ClientConnection, endpoint: &str) -> anyhow::Result<()> {
     let host = host(endpoint)?;
-    let Some(credentials) = users::credentials(host) else { return Ok(()) };
+    let Some(credentials) = users::credentials(host)? else { return Ok(()) };
+    // It asks for rights, by now.
+    users::set_open(host, false);
     let token = log_in(endpoint, host, &credentials, client.token())?;
     client.set_token(token);
     Ok(())
 }
 
-/// One login at a time: who waited takes the token that another thread got meanwhile.
+/// One login at a time: who waited takes the token that another thread got meanwhile, or none where
+/// that one was told that none is needed.
 fn log_in(
     endpoint: &str,
     host: &str,
@@ -140,6 +146,9 @@ fn log_in(
     let _one = LOGGING_IN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(token) = users::token(host).filter(|token| Some(token) != refused) {
         return Ok(Some(token));
+    }
+    if users::is_open(host) {
+        return Ok(None);
     }
     let mut body = Vec::new();
     put_bytes(&mut body, 1, credentials.name.as_bytes());
@@ -152,7 +161,10 @@ fn log_in(
             Ok(Some(token))
         }
         // Without auth everybody may do everything, as for etcd's clients.
-        Err(what) if what.ends_with("authentication is not enabled") => Ok(None),
+        Err(what) if what.ends_with("authentication is not enabled") => {
+            users::set_open(host, true);
+            Ok(None)
+        }
         Err(what) => Err(anyhow::anyhow!("{endpoint}: user {}: {what}", credentials.name)),
     }
 }

@@ -231,6 +231,8 @@ impl Servers {
             let scheme = if is_secure { "https" } else { "http" };
             clients.push(format!("{scheme}://{}", free_address()?));
         }
+        // Its own users are made later, if it has any: those of the command line are not its.
+        clients.iter().try_for_each(|endpoint| host(endpoint).map(users::set_nobody_for))?;
         let cluster: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("m{at}={peer}")).collect();
         let cpus = if spec.cpus.is_empty() { at_start()?.0 } else { cpu_set(&spec.cpus) };
         let mut servers = Self {

@@ -6,6 +6,7 @@ mod fake;
 mod programs;
 
 use std::path::Path;
+use std::process::Command;
 
 use fake::{Fake, Faults};
 use programs::{good, loadgen, revd, texts};
@@ -48,6 +49,33 @@ fn all_scenarios_run_against_revd() {
             assert!(events.expected > 0 && events.delivered == events.expected, "{name}: {events:?}");
         }
     }
+}
+
+/// A user in the environment that has no password: calls in its name fail for it, and nothing else.
+#[test]
+fn a_user_without_a_password_is_in_the_way_of_its_calls_alone() {
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_loadgen"));
+        command.args(words).env("ETCDCTL_USER", "ann").env_remove("ETCDCTL_PASSWORD").output().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let suite = folder.path().join("suite.toml");
+    let toml = "[[scenario]]\npreset = \"put\"\nduration = 0.2\nwarmup = 0.1\n";
+    std::fs::write(&suite, toml).unwrap();
+    // The last one starts a server of its own.
+    for words in [
+        &["scenarios"][..],
+        &["completions", "bash"],
+        &["suite", text(&suite), "--server", text(&revd()), "-q"],
+    ] {
+        let output = run(words);
+        assert!(output.status.success(), "{words:?}: {:?}", texts(&output));
+    }
+    let fake = Fake::start(Faults::default());
+    let output = run(&["put", "--endpoints", &fake.endpoint, "--duration", "100ms"]);
+    let (out, err) = texts(&output);
+    assert!(!output.status.success(), "{out}");
+    assert!(err.contains("ETCDCTL_USER ann: its password is missing"), "{out}\n{err}");
 }
 
 #[test]

@@ -167,3 +167,25 @@ fn an_open_loop_keeps_its_rate_and_total() {
     assert_eq!(again.op("put").next().unwrap().count, 777);
     assert_eq!(again.rounds[0].ops.len(), 1);
 }
+
+/// A server without users is asked for a token once, and again once it wants one.
+#[test]
+fn a_server_that_asks_for_no_rights_is_remembered_until_it_does() {
+    for threads in [1, 3] {
+        let fake = Fake::start(Faults { is_open_until: Some(1_000), ..Faults::default() });
+        let credentials = Credentials { name: "ann".to_owned(), password: "secret".to_owned() };
+        set_for(&fake.endpoint, credentials);
+        let plan = |total| {
+            let endpoints = vec![fake.endpoint.clone()];
+            let name = "test".to_owned();
+            Plan { name, endpoints, threads, total: Some(total), conns: 6, clients: 30, ..puts() }
+        };
+        let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
+        for (total, logins) in [(400, 1), (500, 1), (2_000, 2)] {
+            let run = session.run(&plan(total), 1, &[]).unwrap();
+            let op = run.op("put").next().unwrap();
+            assert!(op.errors.is_empty() && op.count == total, "{}: {:?}", op.count, op.errors);
+            assert_eq!(fake.logins.load(Ordering::Relaxed), logins, "with {threads} threads");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! In whose name calls are made: names and passwords by server, and the tokens that they gave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -58,33 +58,67 @@ impl std::fmt::Debug for Credentials {
 }
 
 /// Everybody's credentials, and those of single servers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Known {
-    of_all: Option<Credentials>,
-    of_hosts: BTreeMap<String, Credentials>,
+    /// Or why the environment names a user with whom nobody can log in: only calls that need one
+    /// fail for that.
+    of_all: Result<Option<Credentials>, String>,
+    /// None of those for a server whose calls are nobody's.
+    of_hosts: BTreeMap<String, Option<Credentials>>,
     tokens: BTreeMap<String, Arc<str>>,
+    /// Servers that have said that they ask nobody for rights.
+    open: BTreeSet<String>,
 }
 
-static KNOWN: Mutex<Known> =
-    Mutex::new(Known { of_all: None, of_hosts: BTreeMap::new(), tokens: BTreeMap::new() });
+impl Known {
+    const NOBODY: Self =
+        Self { of_all: Ok(None), of_hosts: BTreeMap::new(), tokens: BTreeMap::new(), open: BTreeSet::new() };
+
+    fn set_for(&mut self, host: &str, credentials: Option<Credentials>) {
+        self.tokens.remove(host);
+        self.open.remove(host);
+        self.of_hosts.insert(host.to_owned(), credentials);
+    }
+
+    fn credentials(&self, host: &str) -> anyhow::Result<Option<&Credentials>> {
+        match (self.of_hosts.get(host), &self.of_all) {
+            (Some(own), _) => Ok(own.as_ref()),
+            (None, Ok(of_all)) => Ok(of_all.as_ref()),
+            (None, Err(problem)) => Err(anyhow::anyhow!("{problem}")),
+        }
+    }
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known::NOBODY);
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the user of all connections that follow: of the command line, or of the environment, which
-/// other users of the machine cannot read.
+/// other users of the machine cannot read. A user of the environment alone that has no password is
+/// an error of the calls that need one.
 ///
 /// # Errors
-/// When there is no password, or its file cannot be read.
+/// When flags name a user without a password, or its file cannot be read.
 pub fn set(args: &UserArgs) -> anyhow::Result<()> {
-    if let Some(credentials) = args.credentials(|name| std::env::var(name).ok())? {
-        known().of_all = Some(credentials);
-    }
+    let of_all = args.of_all(|name| std::env::var(name).ok())?;
+    known().of_all = of_all;
     Ok(())
 }
 
 impl UserArgs {
+    fn of_all(
+        &self,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> anyhow::Result<Result<Option<Credentials>, String>> {
+        let is_given = self.user.is_some() || self.password.is_some() || self.password_file.is_some();
+        match self.credentials(variable) {
+            Err(error) if !is_given => Ok(Err(format!("{error:#}"))),
+            credentials => credentials.map(Ok),
+        }
+    }
+
     /// The user that is meant; a flag goes before its variable, as with etcdctl.
     fn credentials(&self, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<Credentials>> {
         let given = |flag: &Option<Hidden>, name: &str| {
@@ -96,6 +130,7 @@ impl UserArgs {
             anyhow::ensure!(!is_given, "a password is given, and no --user");
             return Ok(None);
         };
+        let source = if self.user.is_some() { "--user" } else { "ETCDCTL_USER" };
         let password = match &self.password_file {
             Some(file) => Some(first_line(file)?),
             None => given(&self.password, "ETCDCTL_PASSWORD"),
@@ -104,11 +139,11 @@ impl UserArgs {
             (Some(password), _) => (user, password),
             (None, Some((name, password))) => (name.to_owned(), password.to_owned()),
             (None, None) => anyhow::bail!(
-                "--user {user}: its password is missing (--password-file, ETCDCTL_PASSWORD, --password, or \
+                "{source} {user}: its password is missing (--password-file, ETCDCTL_PASSWORD, --password, or \
                  name:password)"
             ),
         };
-        anyhow::ensure!(!name.is_empty(), "--user: the name is empty");
+        anyhow::ensure!(!name.is_empty(), "{source}: the name is empty");
         Ok(Some(Credentials { name, password }))
     }
 }
@@ -123,16 +158,20 @@ fn first_line(file: &Path) -> anyhow::Result<String> {
 
 /// Connections to this host and port are this user's; tokens that it gave before are forgotten.
 pub fn set_for(host: &str, credentials: Credentials) {
-    let mut known = known();
-    known.tokens.remove(host);
-    known.of_hosts.insert(host.to_owned(), credentials);
+    known().set_for(host, Some(credentials));
+}
+
+/// Connections to this host and port are nobody's, whoever the user of all others is.
+pub fn set_nobody_for(host: &str) {
+    known().set_for(host, None);
 }
 
 /// The user of connections to this host and port.
-#[must_use]
-pub fn credentials(host: &str) -> Option<Credentials> {
-    let known = known();
-    known.of_hosts.get(host).or(known.of_all.as_ref()).cloned()
+///
+/// # Errors
+/// When the environment names one without a password.
+pub fn credentials(host: &str) -> anyhow::Result<Option<Credentials>> {
+    known().credentials(host).map(Option::<&_>::cloned)
 }
 
 /// The token that calls to this host and port have.
@@ -144,6 +183,22 @@ pub fn token(host: &str) -> Option<Arc<str>> {
 /// Keeps a token for all connections to this host and port.
 pub fn keep(host: &str, token: &Arc<str>) {
     known().tokens.insert(host.to_owned(), Arc::clone(token));
+}
+
+/// Whether this host and port asks nobody for rights, as far as it is known: nobody need log in.
+#[must_use]
+pub fn is_open(host: &str) -> bool {
+    known().open.contains(host)
+}
+
+/// Remembers whether this host and port asks nobody for rights.
+pub fn set_open(host: &str, is_open: bool) {
+    let mut known = known();
+    if is_open {
+        known.open.insert(host.to_owned());
+    } else {
+        known.open.remove(host);
+    }
 }
 
 /// Whether a call failed because its token does not count any more, or because it had none though
@@ -201,11 +256,31 @@ mod tests {
         let of = |name: &str| Credentials { name: name.to_owned(), password: "p".to_owned() };
         set_for("h:1", of("ann"));
         set_for("h:2", of("bob"));
-        assert_eq!((credentials("h:1"), credentials("h:2")), (Some(of("ann")), Some(of("bob"))));
+        let told = |host| credentials(host).unwrap();
+        assert_eq!((told("h:1"), told("h:2")), (Some(of("ann")), Some(of("bob"))));
         keep("h:1", &Arc::from("t"));
         assert_eq!((token("h:1").as_deref(), token("h:2")), (Some("t"), None));
+        set_open("h:1", true);
         set_for("h:1", of("cat"));
-        assert_eq!(token("h:1"), None);
+        assert!(token("h:1").is_none() && !is_open("h:1"));
+    }
+
+    /// Servers with users of their own, or none, need none of the environment.
+    #[test]
+    fn a_user_of_the_environment_without_a_password_is_an_error_where_it_is_needed() {
+        let only_name = |name: &str| (name == "ETCDCTL_USER").then(|| "ann".to_owned());
+        let mut known = Known { of_all: UserArgs::default().of_all(only_name).unwrap(), ..Known::NOBODY };
+        let told = known.credentials("h:1").unwrap_err().to_string();
+        assert!(told.starts_with("ETCDCTL_USER ann: its password is missing"), "{told}");
+        let bob = Credentials { name: "bob".to_owned(), password: "p".to_owned() };
+        known.set_for("h:1", Some(bob.clone()));
+        known.set_for("h:2", None);
+        assert_eq!(known.credentials("h:1").unwrap(), Some(&bob));
+        assert_eq!(known.credentials("h:2").unwrap(), None);
+        assert!(known.credentials("h:3").is_err());
+        let flag = UserArgs { user: Some(Hidden("ann".to_owned())), ..UserArgs::default() };
+        let told = flag.of_all(|_| None).unwrap_err().to_string();
+        assert!(told.starts_with("--user ann: its password is missing"), "{told}");
     }
 
     /// Of the flags, of a file, and of the environment where there is no flag.

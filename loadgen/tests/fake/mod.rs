@@ -31,6 +31,8 @@ pub(crate) struct Faults {
     pub(crate) refuses: Option<u64>,
     /// After so many writes it believes none of its tokens any more, but new ones.
     pub(crate) ends_tokens_after: Option<u64>,
+    /// It has no users before so many writes, and asks for rights from then on.
+    pub(crate) is_open_until: Option<u64>,
 }
 
 /// A running one; ends when it is dropped.
@@ -120,6 +122,10 @@ impl FakeServer {
         if have_ended { b"second" } else { b"first" }
     }
 
+    fn is_open(&self) -> bool {
+        self.faults.is_open_until.is_some_and(|until| self.puts < until)
+    }
+
     fn serve(mut self, listener: TcpListener, is_over: &AtomicBool) {
         let mut peers: Vec<FakePeer> = Vec::new();
         while !is_over.load(Ordering::Relaxed) && !self.is_dead {
@@ -170,10 +176,18 @@ impl FakeServer {
         match call.path.as_str() {
             "/etcdserverpb.Auth/Authenticate" => {
                 self.logins.fetch_add(1, Ordering::Relaxed);
+                if self.is_open() {
+                    return Err(("9", "etcdserver: authentication is not enabled"));
+                }
                 put_bytes(&mut reply, 2, self.token());
             }
             "/etcdserverpb.KV/Put" if !call.token.is_empty() && call.token != self.token() => {
                 return Err(("16", "etcdserver: invalid auth token"));
+            }
+            "/etcdserverpb.KV/Put"
+                if call.token.is_empty() && self.faults.is_open_until.is_some() && !self.is_open() =>
+            {
+                return Err(("3", "etcdserver: user name is empty"));
             }
             "/etcdserverpb.Maintenance/Status" => {
                 header(&mut reply, self.revision);
