@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::auth::{Caller, Wants};
+use revd_member::budget::Share;
+use revd_member::limits::REPLY_CHUNK_BYTES;
 use revd_member::read::one;
 use revd_proto::etcdserverpb::RangeRequest;
 
@@ -11,12 +13,11 @@ use crate::api::call::{Message, Metadata};
 use crate::api::context::ServiceContext;
 use crate::api::method::Unary;
 use crate::api::validate;
-use crate::limits;
 
 impl Api {
-    /// The reply to a get of a small value that this member may read now; none for every other
-    /// call, whatever becomes of that: nothing has happened then, and it is carried out as any. A
-    /// call that may be long is not decoded for this.
+    /// The reply to a get that this member may read now, if there is room for it; none for every
+    /// other call, whatever becomes of that: nothing has happened then, and it is carried out as
+    /// any. A call that may be long is not decoded for this.
     #[must_use]
     pub fn answer_at_once(
         &self,
@@ -24,6 +25,7 @@ impl Api {
         metadata: &Metadata,
         message: &Bytes,
         is_long: bool,
+        replies: &Share,
     ) -> Option<Message> {
         if method != Unary::Range || is_long {
             return None;
@@ -36,7 +38,7 @@ impl Api {
         }
         context.admit(metadata, true, |reads| reads || request.serializable, false).ok()?;
         let caller = context.caller_of_get(metadata)?;
-        let reply = context.get(&caller, &request)?;
+        let reply = context.get(&caller, &request, replies)?;
         context.count_call(method as usize).end(0);
         Some(reply)
     }
@@ -54,14 +56,15 @@ impl ServiceContext {
         self.identify_now(&metadata.caller).ok()
     }
 
-    /// The reply to a plain get of a small value; none if it is refused, or the value is large.
-    pub(super) fn get(&self, caller: &Caller, request: &RangeRequest) -> Option<Message> {
+    /// The reply to a plain get; none if it is refused, or there is no room for it now.
+    pub(super) fn get(&self, caller: &Caller, request: &RangeRequest, replies: &Share) -> Option<Message> {
         let wants = Wants::Read { key: &request.key, range_end: b"" };
         self.views.look(|view| {
             self.check_read(caller, &wants, view).ok()?;
             let found = one::find(request, &view.reader()).ok()?;
             let bytes = found.bytes();
-            (bytes <= limits::COPY_BYTES_MAX)
+            // As any range: of its chunks those count that are full.
+            (bytes < REPLY_CHUNK_BYTES || replies.fits(bytes))
                 .then(|| self.short_reply(view.revision(), bytes, |out| found.put(out)))
         })
     }

@@ -50,7 +50,7 @@ impl Kv {
         // `Api::answer_at_once`.
         if (waits || !self.context.auth.limits.is_empty())
             && one::is_plain(&request)
-            && let Some(reply) = self.context.get(caller, &request)
+            && let Some(reply) = self.context.get(caller, &request, replies)
         {
             return Ok(reply);
         }

@@ -435,11 +435,12 @@ impl<T: Transport> Http2<T> {
             return self.refuse(stream, &deadline_exceeded());
         }
         let api = Rc::clone(&self.shared.api);
-        if let Some(reply) = api.answer_at_once(method, &head.metadata, &message, is_long) {
+        let replies = &self.memory.replies;
+        if let Some(reply) = api.answer_at_once(method, &head.metadata, &message, is_long, replies) {
             return self.reply(stream, Ok(reply));
         }
         let hold = held(&self.memory.requests, &message);
-        let replies = self.memory.replies.clone();
+        let replies = replies.clone();
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message, replies));
         let waker = self.ready.waker(self.calls.next_slot());
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {

@@ -52,6 +52,39 @@ fn forty_writers_of_large_values_are_served_and_nothing_is_lost() {
     });
 }
 
+/// Values around the bounds by which replies are made, from the log's end and from the tree file:
+/// each way to ask has the same answer.
+#[test]
+fn a_value_is_read_alike_whatever_its_length() {
+    const SIZES: [usize; 9] = [0, 4_000, 4_096, 4_097, 20_000, 262_000, 262_144, 262_200, 1_500_000];
+    let value = |size: usize| bytes::Bytes::from(vec![u8::try_from(size % 251).unwrap(); size]);
+    let check = async |client: &Client| {
+        for size in SIZES {
+            let one = RangeRequest { key: format!("{size:07}").into(), ..RangeRequest::default() };
+            // Not a plain get: it goes the long way.
+            let long = RangeRequest { max_mod_revision: i64::MAX, ..one.clone() };
+            let expected = client.kv.clone().range(long).await.unwrap().into_inner();
+            assert_eq!((expected.count, &expected.kvs[0].value), (1, &value(size)));
+            for serializable in [false, true] {
+                let request = RangeRequest { serializable, ..one.clone() };
+                let reply = client.kv.clone().range(request).await.unwrap().into_inner();
+                assert!(reply == expected, "{size} bytes");
+            }
+        }
+    };
+    with_restartable_server(&[], async |server, client| {
+        for size in SIZES {
+            let key = format!("{size:07}").into();
+            let request = PutRequest { key, value: value(size), ..PutRequest::default() };
+            client.kv.clone().put(request).await.unwrap();
+        }
+        check(&client).await;
+        server.stop();
+        server.start_again();
+        check(&server.client().await).await;
+    });
+}
+
 #[test]
 fn etcds_benchmark_of_puts_of_a_megabyte() {
     let Some(peers) = peers() else { return };
