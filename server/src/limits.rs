@@ -293,6 +293,16 @@ pub const LOG_LINES_MAX: usize = 4096;
 /// Bytes that gRPC accepts beyond `--max-request-bytes`, so that etcd's error can be sent for a
 /// request that is too large.
 pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
+/// Bytes of a refused call that are decoded at a time, to tell whether they are a message: what
+/// they are decoded to is thrown away, and may take many times as much.
+pub const REFUSED_PART_BYTES: usize = 8 * 1024;
+/// Comparisons, operations and their requests in a transaction, nested ones included, unless a
+/// larger `--max-txn-ops` lets one branch have more: decoded they take some MiB. etcd has no bound
+/// of its own for what is nested.
+pub const TXN_PARTS_MAX: usize = 40_000;
+/// Fields of a request to add or update a member, most of which are its URLs: decoded, one of two
+/// bytes takes twelve times as much.
+pub const MEMBER_FIELDS_MAX: usize = 1_024;
 /// Keys in the first chunk of a range stream.
 pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream; a chunk is read in one turn.

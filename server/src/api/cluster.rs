@@ -15,7 +15,9 @@ use revd_proto::etcdserverpb::{Member, MemberAddRequest, MemberListRequest, Memb
 
 use crate::api::call::{Message, decoded};
 use crate::api::context::ServiceContext;
+use crate::api::refused;
 use crate::clock;
+use crate::limits;
 
 /// Edge view.
 #[derive(Debug)]
@@ -39,6 +41,7 @@ impl Cluster {
 
     /// A new member, whose id is made of its URLs and the time: it is another one each time.
     pub(super) async fn member_add(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        check_fields(&message)?;
         let request = decoded(MemberAddRequest::decode(message))?;
         let peer_ur_ls = urls::parse(&request.peer_ur_ls).map_err(|_| Error::BadMemberUrls)?;
         self.context.check_now(caller, &Wants::Root).await?; // after the URLs, as etcd
@@ -57,6 +60,7 @@ impl Cluster {
 
     /// Other peer URLs; etcd's members end when they are told of what is no URL.
     pub(super) async fn member_update(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        check_fields(&message)?;
         let change = MemberChange::decode_update(message.clone())?;
         if let MemberChange::Update { peer_urls, .. } = &change {
             urls::parse(peer_urls).map_err(|_| Error::BadMemberUrls)?;
@@ -85,4 +89,10 @@ impl Cluster {
         let outcome = self.context.begin(&Caller::Member, kind, payload, false)?.await?;
         Ok(self.context.reply(0, vec![outcome.result?]))
     }
+}
+
+/// Refuses a member with more URLs than any has, before they are decoded.
+fn check_fields(message: &Bytes) -> Result<(), Error> {
+    let is_too_large = refused::has_more_fields(message, limits::MEMBER_FIELDS_MAX);
+    if is_too_large { Err(Error::BadMemberUrls) } else { Ok(()) }
 }

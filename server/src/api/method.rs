@@ -22,7 +22,6 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::apply::command::Kind;
-use revd_member::apply::txn;
 use revd_member::auth::Caller;
 use revd_member::budget::Share;
 use revd_member::error::{Error, Status};
@@ -32,7 +31,7 @@ use revd_proto::{v3electionpb, v3lockpb};
 
 use crate::api::Api;
 use crate::api::auth::identity::Need;
-use crate::api::call::{Message, Metadata, Requests, StreamingCall, decoded, only};
+use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::contract::services;
 use crate::api::health::Health;
 use crate::api::method_words::{
@@ -40,6 +39,7 @@ use crate::api::method_words::{
 };
 use crate::api::named_method::NamedMethod;
 use crate::api::reflection::Reflection;
+use crate::api::refused;
 use crate::api::replies::Replies;
 use crate::observe::calls;
 
@@ -107,13 +107,21 @@ macro_rules! unary {
 
             /// The error of bytes that are not its request message.
             #[cold]
-            fn malformed(self, message: &Bytes) -> Option<Error> {
-                let decoded = match self {
-                    // Of any depth.
-                    _ if self == Self::Txn => txn::decode(message).map(drop),
-                    $(Self::$name => decoded(<$request>::decode(message.clone())).map(drop),)*
+            async fn malformed(self, message: &Bytes, txn_parts_max: usize) -> Option<Error> {
+                let checked = match self {
+                    _ if self == Self::Txn => refused::check_txn(message, txn_parts_max),
+                    _ if self == Self::Authenticate => {
+                        refused::check_with_password::<pb::AuthenticateRequest>(message).await
+                    }
+                    _ if self == Self::UserAdd => {
+                        refused::check_with_password::<pb::AuthUserAddRequest>(message).await
+                    }
+                    _ if self == Self::UserChangePassword => {
+                        refused::check_with_password::<pb::AuthUserChangePasswordRequest>(message).await
+                    }
+                    $(Self::$name => refused::check::<$request>(message).await,)*
                 };
-                decoded.err().filter(|error| matches!(error, Error::Malformed(_)))
+                checked.err().filter(|error| matches!(error, Error::Malformed(_)))
             }
 
             /// It may wait for other clients as long as they like.
@@ -136,7 +144,11 @@ macro_rules! unary {
                 let $caller = &match self.let_in(method, &metadata, &$message).await {
                     Ok(caller) => caller,
                     // As with grpc-go, which decodes a message before anything is asked.
-                    Err(refused) => return Err(method.malformed(&$message).unwrap_or(refused).into()),
+                    Err(refused) => {
+                        let parts_max = self.context.limits.txn_parts_max();
+                        let malformed = Box::pin(method.malformed(&$message, parts_max)).await;
+                        return Err(malformed.unwrap_or(refused).into());
+                    }
                 };
                 self.context.auth.limits.take($caller, $message.len())?;
                 let ($api, $source) = (self, metadata.source);
@@ -276,25 +288,25 @@ unary! {
     UserList: pb::AuthUserListRequest = "/etcdserverpb.Auth/UserList", briefly, root =>
         api.auth.user_list(caller, message),
     UserDelete: pb::AuthUserDeleteRequest = "/etcdserverpb.Auth/UserDelete", briefly, root =>
-        api.auth.change(caller, Kind::UserDelete, message),
+        api.auth.change::<pb::AuthUserDeleteRequest>(caller, Kind::UserDelete, message),
     UserChangePassword: pb::AuthUserChangePasswordRequest = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
         api.auth.user_change_password(source, caller, message),
     UserGrantRole: pb::AuthUserGrantRoleRequest = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
-        api.auth.change(caller, Kind::UserGrantRole, message),
+        api.auth.change::<pb::AuthUserGrantRoleRequest>(caller, Kind::UserGrantRole, message),
     UserRevokeRole: pb::AuthUserRevokeRoleRequest = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
-        api.auth.change(caller, Kind::UserRevokeRole, message),
+        api.auth.change::<pb::AuthUserRevokeRoleRequest>(caller, Kind::UserRevokeRole, message),
     RoleAdd: pb::AuthRoleAddRequest = "/etcdserverpb.Auth/RoleAdd", briefly, root =>
-        api.auth.change(caller, Kind::RoleAdd, message),
+        api.auth.change::<pb::AuthRoleAddRequest>(caller, Kind::RoleAdd, message),
     RoleGet: pb::AuthRoleGetRequest = "/etcdserverpb.Auth/RoleGet", briefly, judged =>
         api.auth.role_get(caller, message),
     RoleList: pb::AuthRoleListRequest = "/etcdserverpb.Auth/RoleList", briefly, root =>
         api.auth.role_list(caller, message),
     RoleDelete: pb::AuthRoleDeleteRequest = "/etcdserverpb.Auth/RoleDelete", briefly, root =>
-        api.auth.change(caller, Kind::RoleDelete, message),
+        api.auth.change::<pb::AuthRoleDeleteRequest>(caller, Kind::RoleDelete, message),
     RoleGrantPermission: pb::AuthRoleGrantPermissionRequest = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
-        api.auth.change(caller, Kind::RoleGrantPermission, message),
+        api.auth.change::<pb::AuthRoleGrantPermissionRequest>(caller, Kind::RoleGrantPermission, message),
     RoleRevokePermission: pb::AuthRoleRevokePermissionRequest = "/etcdserverpb.Auth/RoleRevokePermission", briefly, root =>
-        api.auth.change(caller, Kind::RoleRevokePermission, message),
+        api.auth.change::<pb::AuthRoleRevokePermissionRequest>(caller, Kind::RoleRevokePermission, message),
     Lock: v3lockpb::LockRequest = "/v3lockpb.Lock/Lock", endlessly, judged => api.lock.lock(caller, message),
     Unlock: v3lockpb::UnlockRequest = "/v3lockpb.Lock/Unlock", apart, judged =>
         api.lock.unlock(caller, message),

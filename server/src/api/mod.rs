@@ -31,6 +31,8 @@ mod quota;
 
 mod context;
 
+mod refused;
+
 pub mod call;
 mod contract;
 pub mod header;

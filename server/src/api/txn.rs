@@ -46,6 +46,9 @@ impl Kv {
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
+        if txn::has_more_parts(&message, self.context.limits.txn_parts_max()) {
+            return Err(Error::TooManyOperations);
+        }
         let request = txn::decode(&message)?;
         self.context.check_quota(gates::txn_cost(&request)).await?;
         validate::txn(&request, self.context.limits)?;

@@ -8,6 +8,8 @@ use revd_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, range_request,
 };
 
+use crate::limits;
+
 /// etcd wraps a proposal in an envelope before it compares its size with `--max-request-bytes`.
 const ENVELOPE_BYTES: usize = 16;
 
@@ -18,6 +20,16 @@ pub struct RequestLimits {
     pub request_bytes_max: usize,
     /// `--max-txn-ops`
     pub txn_ops_max: usize,
+}
+
+impl RequestLimits {
+    /// Parts of a transaction that is decoded at all: all that one without nested ones may have,
+    /// or what is enough for those of anybody.
+    #[must_use]
+    pub fn txn_parts_max(&self) -> usize {
+        const COMPARISONS_AND_TWO_BRANCHES: usize = 1 + 2 * 2;
+        limits::TXN_PARTS_MAX.max(self.txn_ops_max.saturating_mul(COMPARISONS_AND_TWO_BRANCHES))
+    }
 }
 
 /// Checks a range.

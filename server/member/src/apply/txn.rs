@@ -31,6 +31,36 @@ pub fn decode(bytes: &Bytes) -> Result<TxnRequest, Error> {
     decode_nested(bytes.clone(), 0)
 }
 
+/// Whether a transaction has more parts than these, in all of its branches, however deep: a
+/// comparison is one, an operation and its request are two. A look at its bytes, of which decoding
+/// would make a hundred times as many. Bytes that
+/// cannot be read are for decoding to tell.
+#[must_use]
+pub fn has_more_parts(bytes: &Bytes, parts_max: usize) -> bool {
+    const PART_BYTES_MIN: usize = 2;
+    let mut left = parts_max;
+    bytes.len() / PART_BYTES_MIN > parts_max && take_parts(bytes.clone(), 0, &mut left).is_none()
+}
+
+/// None when there are more than are left.
+fn take_parts(mut bytes: Bytes, depth: usize, left: &mut usize) -> Option<()> {
+    if depth > limits::TXN_DEPTH_MAX {
+        return Some(());
+    }
+    while let Some((field, mut part)) = next_field(&mut bytes).ok().flatten() {
+        *left = left.checked_sub(1)?;
+        while matches!(field, 2 | 3)
+            && let Some((field, part)) = next_field(&mut part).ok().flatten()
+        {
+            *left = left.checked_sub(1)?;
+            if field == 4 {
+                take_parts(part, depth + 1, left)?;
+            }
+        }
+    }
+    Some(())
+}
+
 // prost bounds recursion at 100 messages, which 50 nested transactions reach; etcd takes 127. So
 // the recursive part is decoded here and everything else by prost.
 fn decode_nested(mut bytes: Bytes, depth: usize) -> Result<TxnRequest, Error> {
@@ -359,6 +389,31 @@ mod tests {
         });
         let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
         Machine::new(open(), config).unwrap()
+    }
+
+    /// As many parts as decoding makes, and no more are looked for than are asked about.
+    #[test]
+    fn parts_of_a_transaction_are_counted_before_it_is_decoded() {
+        let op = |request| RequestOp { request: Some(request) };
+        let put = |key: &'static str| PutRequest { key: key.into(), ..PutRequest::default() };
+        let inner = TxnRequest {
+            compare: vec![Compare { key: "a".into(), ..Compare::default() }],
+            success: vec![op(Request::RequestPut(put("b")))],
+            failure: vec![RequestOp::default()],
+        };
+        let success = vec![op(Request::RequestTxn(inner.clone())), op(Request::RequestPut(put("c")))];
+        let txn = TxnRequest { success, failure: vec![op(Request::RequestTxn(inner))], ..Default::default() };
+        let bytes = Bytes::from(txn.encode_to_vec());
+        const PARTS: usize = 2 + 4 + 2 + 2 + 4;
+        assert!(has_more_parts(&bytes, PARTS - 1) && !has_more_parts(&bytes, PARTS));
+        assert_eq!(decode(&bytes).unwrap(), txn);
+        // A part without content, in a branch, in an operation, and nested.
+        for part in [&[0x0a, 0][..], &[0x12, 0], &[0x12, 2, 0x0a, 0], &[0x12, 4, 0x22, 2, 0x12, 0]] {
+            let many = Bytes::from(part.repeat(1_000));
+            assert!(has_more_parts(&many, 999), "{part:?}");
+            assert!(!has_more_parts(&many.slice(..part.len() * 100), 400), "{part:?}");
+        }
+        assert!(!has_more_parts(&vec![0x0f; 10_000].into(), 9), "for decoding to say");
     }
 
     fn apply_one(machine: &mut Machine, origin: Origin, txn: &TxnRequest) -> Result<(), FatalError> {

@@ -14,6 +14,7 @@ mod password_queue;
 pub mod passwords;
 pub mod tokens;
 pub mod user_limits;
+pub(super) mod with_password;
 
 use std::rc::Rc;
 
@@ -73,11 +74,18 @@ impl Auth {
     /// Enables or disables: a request without a field, which has to be one all the same.
     pub(super) async fn switch(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
         decoded(AuthEnableRequest::decode(message))?;
-        self.change(caller, kind, Bytes::new()).await
+        self.context.submit(caller, kind, Bytes::new(), false).await
     }
 
-    /// Changes users or roles in a way that needs no password.
-    pub(super) async fn change(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
+    /// Changes users or roles in a way that needs no password. Bytes that are no such request
+    /// are not for the log, in which all members would keep them.
+    pub(super) async fn change<R: prost::Message + Default>(
+        &self,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+    ) -> Result<Message, Error> {
+        decoded(R::decode(message.clone()))?;
         self.context.submit(caller, kind, message, false).await
     }
 
@@ -88,13 +96,13 @@ impl Auth {
         caller: &Caller,
         message: Bytes,
     ) -> Result<Message, Error> {
-        let mut request = decoded(AuthUserAddRequest::decode(message))?;
-        let password = Secret::from(std::mem::take(&mut request.password));
+        let (request, password) = with_password::decode::<AuthUserAddRequest>(message);
+        let mut request = decoded(request)?;
         request.hashed_password = match request.options {
             Some(options) if options.no_password => String::new(),
             _ => self.hashed(source, password).await?,
         };
-        self.change(caller, Kind::UserAdd, request.encode_to_vec().into()).await
+        self.context.submit(caller, Kind::UserAdd, request.encode_to_vec().into(), false).await
     }
 
     /// As with etcd, a client that gives no password may give a hash of its own.
@@ -104,12 +112,12 @@ impl Auth {
         caller: &Caller,
         message: Bytes,
     ) -> Result<Message, Error> {
-        let mut request = decoded(AuthUserChangePasswordRequest::decode(message))?;
-        let password = Secret::from(std::mem::take(&mut request.password));
+        let (request, password) = with_password::decode::<AuthUserChangePasswordRequest>(message);
+        let mut request = decoded(request)?;
         if !password.expose().is_empty() {
             request.hashed_password = self.hashed(source, password).await?;
         }
-        self.change(caller, Kind::UserChangePassword, request.encode_to_vec().into()).await
+        self.context.submit(caller, Kind::UserChangePassword, request.encode_to_vec().into(), false).await
     }
 
     async fn hashed(&self, source: Source, password: Secret) -> Result<String, Error> {
@@ -178,8 +186,8 @@ impl Auth {
     /// and says at which auth revision a signed one is made. If users have changed meanwhile, the
     /// password is checked again.
     pub(super) async fn authenticate(&self, source: Source, message: Bytes) -> Result<Message, Error> {
-        let AuthenticateRequest { mut name, password } = decoded(AuthenticateRequest::decode(message))?;
-        let password = Password::from(password);
+        let (request, password) = with_password::decode::<AuthenticateRequest>(message);
+        let (mut name, password) = (decoded(request)?.name, Password::from(password));
         cut_name(&mut name);
         for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
             let revision = self.check_password(source, &name, &password).await?;

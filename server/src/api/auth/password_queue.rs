@@ -62,9 +62,16 @@ impl std::fmt::Debug for Work {
 #[derive(Debug, Clone)]
 pub(super) struct Password(pub(super) Secret);
 
+impl From<Secret> for Password {
+    fn from(whole: Secret) -> Self {
+        Self(whole.cut_to(PASSWORD_BYTES_MAX))
+    }
+}
+
+#[cfg(test)]
 impl From<String> for Password {
     fn from(text: String) -> Self {
-        Self(Secret::from(text).cut_to(PASSWORD_BYTES_MAX))
+        Secret::from(text).into()
     }
 }
 

@@ -26,6 +26,7 @@ mod lagging;
 mod matrix;
 mod open_calls;
 mod passwords;
+mod refused;
 mod requests;
 mod secrets;
 mod watchers;

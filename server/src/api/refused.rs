@@ -1,0 +1,144 @@
+//! Whether the bytes of a refused call are a message at all. Its client is told that first, as by
+//! grpc-go, which decodes a message before anything is asked.
+//!
+//! The message is thrown away then. So it is decoded in parts, one at a time: some messages take
+//! many times their bytes, and neither that memory nor the time is for callers who may do nothing.
+
+use bytes::Bytes;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{DecodeError, Message};
+use revd_member::apply::txn;
+use revd_member::error::Error;
+
+use crate::api::auth::with_password::{self, WithPassword};
+use crate::api::call::decoded;
+use crate::limits;
+use crate::queues::turn::give_way;
+
+/// Whether bytes are a message. A message is one if each of its fields is one by itself.
+pub(super) async fn check<R: Message + Default>(message: &Bytes) -> Result<(), Error> {
+    in_parts(message, limits::REFUSED_PART_BYTES, |part| R::decode(part).map(drop)).await
+}
+
+/// The same, where a password may be among the fields: each is wiped.
+pub(super) async fn check_with_password<R: WithPassword>(message: &Bytes) -> Result<(), Error> {
+    // Each field alone: of two passwords that are decoded together the first would stay.
+    in_parts(message, 1, |part| with_password::decode::<R>(part).0.map(drop)).await
+}
+
+/// The same of a transaction, of any depth.
+pub(super) fn check_txn(message: &Bytes, parts_max: usize) -> Result<(), Error> {
+    if txn::has_more_parts(message, parts_max) { Ok(()) } else { txn::decode(message).map(drop) }
+}
+
+async fn in_parts(
+    message: &Bytes,
+    part_bytes: usize,
+    mut check: impl FnMut(Bytes) -> Result<(), DecodeError>,
+) -> Result<(), Error> {
+    let (mut rest, mut checked) = (message.clone(), 0);
+    while !rest.is_empty() {
+        let part = take_fields(&mut rest, part_bytes);
+        checked += part.len();
+        decoded(check(part))?;
+        if checked >= limits::REFUSED_PART_BYTES {
+            checked = 0;
+            give_way().await;
+        }
+    }
+    Ok(())
+}
+
+/// Takes whole fields of so many bytes or more off the front; everything where they cannot be told
+/// apart.
+fn take_fields(rest: &mut Bytes, bytes_min: usize) -> Bytes {
+    let mut ahead = &rest[..];
+    while !ahead.is_empty() && rest.len() - ahead.len() < bytes_min {
+        if skip(&mut ahead).is_err() {
+            return std::mem::take(rest);
+        }
+    }
+    let taken = rest.len() - ahead.len();
+    rest.split_to(taken)
+}
+
+fn skip(ahead: &mut &[u8]) -> Result<(), DecodeError> {
+    let (field, kind) = decode_key(ahead)?;
+    skip_field(kind, field, ahead, DecodeContext::default())
+}
+
+/// Whether a message has more fields than these, as far as they can be told apart.
+pub(super) fn has_more_fields(message: &[u8], fields_max: usize) -> bool {
+    let mut ahead = message;
+    (0..=fields_max).all(|_| !ahead.is_empty() && skip(&mut ahead).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_lite::future::block_on;
+    use revd_proto::etcdserverpb::{AuthUserAddRequest, MemberUpdateRequest};
+
+    use super::*;
+
+    fn update(urls: usize) -> Vec<u8> {
+        let peer_ur_ls = (0..urls).map(|number| format!("http://{number}:1")).collect();
+        MemberUpdateRequest { id: 7, peer_ur_ls }.encode_to_vec()
+    }
+
+    /// Cut anywhere, broken anywhere: the parts of a message are one exactly where it is.
+    #[test]
+    fn parts_of_a_message_are_judged_as_the_whole_is() {
+        let message = update(9);
+        let mut broken = 0;
+        for len in 0..=message.len() {
+            for (at, byte) in [(0, 0), (len / 2, 0xff), (len.saturating_sub(2), 0x0f)] {
+                let mut bytes = message[..len].to_vec();
+                if let Some(there) = bytes.get_mut(at) {
+                    *there ^= byte;
+                }
+                let whole = decoded(MemberUpdateRequest::decode(&bytes[..])).map(drop);
+                broken += usize::from(whole.is_err());
+                for part_bytes in [1, 7, 1 << 20] {
+                    let check = |part| MemberUpdateRequest::decode(part).map(drop);
+                    // Less than what is checked in one turn: it waits for nothing.
+                    let parts = block_on(in_parts(&bytes.clone().into(), part_bytes, check));
+                    assert_eq!(parts, whole, "{bytes:?} in parts of {part_bytes}");
+                }
+            }
+        }
+        assert!(broken > 100, "{broken}");
+    }
+
+    #[test]
+    fn no_more_than_a_part_is_decoded_at_a_time() {
+        let mut rest = Bytes::from(update(2_000));
+        let whole = rest.len();
+        let (mut taken, mut parts) = (0, 0);
+        while !rest.is_empty() {
+            let part = take_fields(&mut rest, limits::REFUSED_PART_BYTES);
+            assert!(part.len() < limits::REFUSED_PART_BYTES + 32);
+            (taken, parts) = (taken + part.len(), parts + 1);
+        }
+        assert!(taken == whole && parts > 3, "{parts}");
+    }
+
+    #[test]
+    fn fields_are_counted_as_far_as_they_can_be_told_apart() {
+        let message = update(9);
+        assert!(!has_more_fields(&message, 10) && has_more_fields(&message, 9));
+        assert!(!has_more_fields(&message[..message.len() - 1], 9));
+        assert!(!has_more_fields(&[], 0) && has_more_fields(&[8, 1], 0));
+    }
+
+    #[test]
+    fn fields_with_passwords_are_checked_one_by_one() {
+        let request = |name: &str| {
+            let (name, password) = (name.to_owned(), "secret".to_owned());
+            AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() }.encode_to_vec()
+        };
+        let good = [request("ann"), request("bob")].concat();
+        assert_eq!(block_on(check_with_password::<AuthUserAddRequest>(&good.clone().into())), Ok(()));
+        let bad = [&good[..], &[0x0f]].concat();
+        assert!(block_on(check_with_password::<AuthUserAddRequest>(&bad.into())).is_err());
+    }
+}
