@@ -4,7 +4,7 @@
 
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 use tonic::Code;
 
@@ -83,8 +83,7 @@ fn bug_107_compaction_around_a_revision_that_changed_a_key_twice() {
                         "compacted at {compact_at}"
                     );
                 }
-                let hash = client.maintenance.clone().hash_kv(HashKvRequest { revision: 0 }).await;
-                hash.unwrap().into_inner().hash
+                client.hash_of_keys(None).await.hash
             };
             let before = check(&client).await;
             server.kill();

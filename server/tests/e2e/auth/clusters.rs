@@ -11,14 +11,14 @@ use revd_proto::etcdserverpb::{
     AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGetRequest, AuthRoleGrantPermissionRequest,
     AuthRoleRevokePermissionRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
     AuthUserDeleteRequest, AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest,
-    AuthenticateRequest, AuthenticateResponse, CompactionRequest, DowngradeRequest, HashKvRequest,
-    HashKvResponse, LeaseGrantRequest, MemberAddRequest, MemberAddResponse, MemberListRequest,
-    MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest, PutRequest,
-    RangeRequest, RangeResponse, StatusRequest, StatusResponse,
+    AuthenticateRequest, AuthenticateResponse, CompactionRequest, DowngradeRequest, LeaseGrantRequest,
+    MemberAddRequest, MemberAddResponse, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
+    MemberUpdateRequest, MoveLeaderRequest, PutRequest, RangeRequest, RangeResponse, StatusRequest,
+    StatusResponse,
 };
 use tonic::{Code, Status};
 
-use super::bugs::{PASSWORD, login, must, set_up};
+use super::bugs::{PASSWORD, hash, login, must, set_up};
 use super::{FLAGS, call};
 use crate::harness::{
     Client, Cluster, Product, TempDir, Wiring, from_env, products_of_clusters, run, within,
@@ -75,13 +75,6 @@ async fn write_much(client: &Client, root: &str, writes: u64) {
     for caller in callers.collect::<Vec<_>>() {
         caller.await.unwrap();
     }
-}
-
-async fn hash(client: &Client, root: &str) -> (i64, u32) {
-    let request = HashKvRequest { revision: 0 };
-    let reply = must(client, "/etcdserverpb.Maintenance/HashKV", &request, Some(root)).await;
-    let reply = HashKvResponse::decode(reply).unwrap();
-    (reply.hash_revision, reply.hash)
 }
 
 /// A cluster of which one member, whose number the test gets, hears nobody while `meanwhile` runs

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::{
-    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, HashKvRequest,
-    HashKvResponse, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse,
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, HashKvResponse,
+    LeaseGrantRequest, PutRequest,
 };
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
@@ -153,18 +153,9 @@ impl Side {
         }
     }
 
-    /// Its revision, and the hash of all keys there. Without a revision the answer would be that of
-    /// a compaction, once there has been one, and so the same for ever.
     async fn hash(&self) -> HashKvResponse {
-        let (client, root) = (&self.clients["plain"], Some(self.tokens["root"].as_str()));
-        let get = RangeRequest { key: "none".into(), ..RangeRequest::default() };
-        let reply = must(client, "/etcdserverpb.KV/Range", &get, root).await;
-        let revision = RangeResponse::decode(reply).unwrap().header.unwrap().revision;
-        let request = HashKvRequest { revision };
-        let reply = must(client, "/etcdserverpb.Maintenance/HashKV", &request, root).await;
-        let hash = HashKvResponse { header: None, ..HashKvResponse::decode(reply).unwrap() };
-        assert_eq!(hash.hash_revision, revision);
-        hash
+        let root = Some(self.tokens["root"].as_str());
+        HashKvResponse { header: None, ..self.clients["plain"].hash_of_keys(root).await }
     }
 
     async fn ask(&self, caller: Caller, method: &Method, message: Bytes) -> Answer {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest,
-    LeaseGrantRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest,
-    MemberListRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest, PutRequest, RangeRequest,
-    RequestOp, StatusRequest, TxnRequest,
+    AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest, LeaseGrantRequest,
+    LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest,
+    MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest, PutRequest, RangeRequest, RequestOp,
+    StatusRequest, TxnRequest,
 };
 
 use super::workload::survives;
@@ -49,9 +49,9 @@ fn txn(ops: Vec<Request>) -> TxnRequest {
 async fn common_revision(cluster: &Cluster) -> i64 {
     cluster.wait_until_all_answer().await;
     let mut all = Vec::new();
-    for mut client in cluster.clients() {
-        let reply = client.maintenance.hash_kv(HashKvRequest { revision: 0 }).await.unwrap().into_inner();
-        all.push((reply.header.unwrap().revision, reply.compact_revision, reply.hash));
+    for client in cluster.clients() {
+        let reply = client.hash_of_keys(None).await;
+        all.push((reply.hash_revision, reply.compact_revision, reply.hash));
     }
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "members differ: {all:?}");
     all[0].0

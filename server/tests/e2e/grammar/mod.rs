@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use revd_http2::raw::frame;
 use revd_loadgen::caller::{Caller, framed};
-use revd_proto::etcdserverpb::{AlarmRequest, HashKvRequest, PutRequest, RangeRequest, StatusRequest};
+use revd_proto::etcdserverpb::{AlarmRequest, PutRequest, RangeRequest, StatusRequest};
 
 use crate::harness::{Client, Random, Server, from_env, with_restartable_server};
 use messages::{Grammar, Method};
@@ -166,8 +166,8 @@ async fn others_are_served(client: &Client) {
 async fn fingerprint(client: &Client) -> (u32, i64) {
     let mut last = (0, 0);
     loop {
-        let hash = client.maintenance.clone().hash_kv(HashKvRequest::default()).await.unwrap().into_inner();
-        let now = (hash.hash, hash.header.unwrap().revision);
+        let hash = client.hash_of_keys(None).await;
+        let now = (hash.hash, hash.hash_revision);
         if now == last {
             return now;
         }

@@ -8,7 +8,7 @@ use revd_clients::MaintenanceClient;
 use revd_clients::WatchClient;
 use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
-use revd_proto::etcdserverpb::{WatchRequest, WatchResponse};
+use revd_proto::etcdserverpb::{HashKvRequest, HashKvResponse, WatchRequest, WatchResponse};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -94,6 +94,26 @@ impl Client {
     pub fn at_address(&self, own: std::net::IpAddr) -> Self {
         let endpoint = self.endpoint.clone().expect("a client that was made of an endpoint");
         Self::over(endpoint.local_address(Some(own)).connect_lazy())
+    }
+
+    /// The hash of all keys at the newest revision that the member knows. A compaction of revision
+    /// 0 hides it from those who ask for that of 0, for ever: they get the compaction's.
+    pub async fn hash_of_keys(&self, token: Option<&str>) -> HashKvResponse {
+        let ask = async |revision| {
+            let mut request = Request::new(HashKvRequest { revision });
+            if let Some(token) = token {
+                request.metadata_mut().insert("token", token.parse().unwrap());
+            }
+            self.maintenance.clone().hash_kv(request).await.unwrap().into_inner()
+        };
+        let hash = ask(0).await;
+        let newest = hash.header.unwrap().revision;
+        if hash.hash_revision == newest {
+            return hash;
+        }
+        let hash = ask(newest).await;
+        assert_eq!(hash.hash_revision, newest);
+        hash
     }
 
     /// Opens a watch call. There is no response before there is a request.
