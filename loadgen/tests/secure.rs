@@ -4,9 +4,14 @@
 
 mod programs;
 
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use programs::{good, loadgen, revd, texts};
@@ -140,28 +145,86 @@ fn attacks_at_users_are_told_what_they_must_be() {
     }
 }
 
-/// `versus` makes certificates and users for both, or for one of them.
+/// A revd that is asked over its metrics, while it runs, how often its users have changed.
+struct WatchedServer {
+    /// As `versus` takes it.
+    flag: String,
+    newest: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+    asking: Option<JoinHandle<()>>,
+}
+
+impl WatchedServer {
+    fn new(name: &str, folder: &Path) -> Self {
+        let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let script = folder.join(name);
+        let text =
+            format!("#!/bin/sh\nexec {} \"$@\" --listen-metrics-urls http://{metrics}\n", text(&revd()));
+        std::fs::write(&script, text).unwrap();
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (newest, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (seen, end) = (Arc::clone(&newest), Arc::clone(&is_over));
+        let asking = std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                seen.fetch_max(auth_revision(metrics).unwrap_or(0), Ordering::Relaxed);
+                clock::rest(Duration::from_millis(10));
+            }
+        });
+        let flag = format!("{name}={}", self::text(&script));
+        Self { flag, newest, is_over, asking: Some(asking) }
+    }
+
+    /// Whether it had users since this was asked before.
+    fn had_users(&self) -> bool {
+        self.newest.swap(0, Ordering::Relaxed) > 5
+    }
+}
+
+impl Drop for WatchedServer {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if let Some(asking) = self.asking.take() {
+            let _ = asking.join();
+        }
+    }
+}
+
+fn auth_revision(metrics: SocketAddr) -> Option<u64> {
+    let mut stream = TcpStream::connect(metrics).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
+    let mut told = String::new();
+    stream.read_to_string(&mut told).ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("etcd_debugging_auth_revision "))?;
+    line.trim().parse().ok()
+}
+
+/// `versus` makes certificates and users for both, or for one of them: where there are users, calls
+/// go well in the name of one alone.
 #[test]
 fn two_servers_are_secured_alike() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("versus.json");
-    let (a, b) = (format!("one={}", text(&revd())), format!("two={}", text(&revd())));
+    let servers = ["one", "two"].map(|name| WatchedServer::new(name, folder.path()));
     let run = |words: &[&str]| {
-        let pair = ["versus", "--a", &a, "--b", &b, "--rounds", "1", "-q", "--json", text(&json)];
+        let [a, b] = &servers;
+        let pair = ["versus", "--a", &a.flag, "--b", &b.flag, "--rounds", "1", "-q", "--json", text(&json)];
         good(&[&pair, words].concat());
         let runs = judge(&json);
-        runs.iter().map(|run| run.plan.endpoints[0].starts_with("https://")).collect::<Vec<_>>()
+        let secure = runs.iter().map(|run| run.plan.endpoints[0].starts_with("https://")).collect::<Vec<_>>();
+        (secure, [a.had_users(), b.had_users()])
     };
     let short = ["--scenario", "put,watch-latency,connect", "--duration", "300ms"];
+    assert_eq!(run(&short), (vec![false; 6], [false; 2]));
     let both = [&short[..], &["--tls", "--auth"]].concat();
-    assert_eq!(run(&both), [true; 6]);
+    assert_eq!(run(&both), (vec![true; 6], [true; 2]));
     let one = [&["--scenario", "get", "--duration", "300ms"][..], &["--tls", "a", "--auth", "b"]].concat();
-    assert_eq!(run(&one), [true, false]);
+    assert_eq!(run(&one), (vec![true, false], [false, true]));
     let suite = folder.path().join("suite.toml");
     let toml = "tls = \"both\"\nauth = \"a\"\n[[scenario]]\npreset = \"put\"\nduration = 0.3\nwarmup = 0.1\n";
     std::fs::write(&suite, toml).unwrap();
-    assert_eq!(run(&["--suite", text(&suite)]), [true, true]);
-    assert_eq!(run(&["--suite", text(&suite), "--tls", "b"]), [false, true]);
+    assert_eq!(run(&["--suite", text(&suite)]), (vec![true, true], [true, false]));
+    assert_eq!(run(&["--suite", text(&suite), "--tls", "b"]), (vec![false, true], [true, false]));
     good(&["suite", text(&suite), "--server", text(&revd()), "-q", "--json", text(&json)]);
     assert!(judge(&json)[0].plan.endpoints[0].starts_with("https://"));
 }

@@ -1,17 +1,17 @@
 //! Callers that do not end their handshakes, or say something else in them, or misuse a session.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustls::ContentType;
 
-use crate::harness::{Random, Server, TempDir, from_env, peers, wait_until};
+use crate::harness::{Random, Server, TempDir, free_address, from_env, peers, wait_until};
 use crate::tls::certificates::{Authority, Issued, Wanted};
 use crate::tls::etcdctl;
-use crate::tls::session::{raw_session, session, session_with};
+use crate::tls::session::{ask, raw_session, session, session_with};
 
 /// The beginning of a handshake record of 512 bytes.
 const BEGINNING: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
@@ -117,6 +117,62 @@ fn handshakes_that_hold_much_give_their_places_up() {
     // 127 MiB without the bound.
     assert!(grown < 100 * MIB, "{} MiB for {many} handshakes of 64 KB", grown / MIB);
     drop(held);
+}
+
+/// Handshakes at the URLs of metrics have places and turns of their own, all on one core: whole
+/// ones and half ones without an end at either address keep nobody away from the other.
+#[test]
+fn handshakes_of_clients_and_of_probes_take_nothing_from_each_other() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let metrics = free_address();
+    let url = format!("https://{metrics}");
+    let (server, authority, _) = server(&dir, &["--cores", "1", "--listen-metrics-urls", &url]);
+    let flooded = |address: SocketAddr, is_over: &AtomicBool| {
+        let mut half = std::collections::VecDeque::new();
+        let mut whole = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            if let Ok(mut stream) = TcpStream::connect(address) {
+                let _ = stream.write_all(BEGINNING);
+                half.push_back(stream);
+            }
+            half.drain(..half.len().saturating_sub(100));
+            whole += usize::from(ask(address, &authority, "GET /health").is_ok());
+        }
+        whole
+    };
+    let asked = |line: &str, why: &str| {
+        let told = ask(metrics, &authority, line).unwrap_or_else(|error| panic!("{why}: {line}: {error}"));
+        assert!(told.starts_with("HTTP/1.1 200"), "{why}: {line}: {told}");
+    };
+    let put = |why: &str| {
+        let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+        assert!(is_served, "{why}: {text}");
+    };
+    for (address, is_at_clients) in [(server.address, true), (metrics, false)] {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let floods = [(); 8].map(|()| scope.spawn(|| flooded(address, &is_over)));
+            let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                for _ in 0..10 {
+                    if is_at_clients {
+                        for line in ["GET /health", "GET /metrics"] {
+                            asked(line, "beside a flood of clients");
+                        }
+                    } else {
+                        put("beside a flood of probes");
+                    }
+                }
+            }));
+            is_over.store(true, Ordering::Relaxed);
+            let whole: usize = floods.map(|flood| flood.join().unwrap()).into_iter().sum();
+            assert!(served.is_ok() && whole > 10, "{whole} handshakes of the flood went well");
+        });
+    }
+    asked("GET /health", "afterwards");
+    put("afterwards");
 }
 
 /// Whether the other side has closed it; what it said before is read.

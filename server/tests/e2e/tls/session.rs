@@ -1,7 +1,7 @@
 //! TLS sessions of a client that is not etcdctl: what is in them, a test says byte by byte.
 
-use std::io::Write as _;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,10 +53,23 @@ fn builder(authority: &Authority) -> Builder {
 
 fn begin(server: &Server, mut config: ClientConfig) -> Session {
     config.alpn_protocols = vec![b"h2".to_vec()];
-    let socket = TcpStream::connect(server.address).unwrap();
+    over(server.address, config).unwrap()
+}
+
+fn over(address: SocketAddr, config: ClientConfig) -> std::io::Result<Session> {
+    let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let host = ServerName::from(server.address.ip());
-    StreamOwned::new(ClientConnection::new(Arc::new(config), host).unwrap(), socket)
+    let host = ServerName::from(address.ip());
+    Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), host).unwrap(), socket))
+}
+
+/// The answer over HTTP/1.1 to a request at an address, in a session of its own.
+pub(super) fn ask(address: SocketAddr, authority: &Authority, line: &str) -> std::io::Result<String> {
+    let mut session = over(address, builder(authority).with_no_client_auth())?;
+    write!(session, "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+    let mut told = String::new();
+    session.read_to_string(&mut told)?;
+    Ok(told)
 }
 
 /// A session of TLS 1.3 whose records a test makes, of any kind; nothing is read.
