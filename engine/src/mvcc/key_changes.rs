@@ -7,6 +7,7 @@
 //! changed a million times costs little more to change, to look back at and to compact than one
 //! that was changed once.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::mvcc::revision::Revision;
@@ -50,10 +51,26 @@ impl KeyChange {
     }
 }
 
+/// A change as it is kept, three quarters of its size.
+#[derive(Debug, Clone)]
+pub(super) enum KeptChange {
+    Usual {
+        main: i64,
+        create_revision: i64,
+        sub: u32,
+        /// One more than the version.
+        puts: NonZeroU32,
+    },
+    /// A key that was put four billion times, or a transaction of as many changes.
+    Wide(Arc<KeyChange>),
+}
+
+const _: () = assert!(size_of::<KeptChange>() == 24);
+
 /// A chunk or a branch; never empty.
 #[derive(Debug)]
 pub(super) enum Changes {
-    Chunk(Vec<KeyChange>),
+    Chunk(Vec<KeptChange>),
     Branch(Vec<Part>),
 }
 
@@ -71,7 +88,35 @@ pub(super) struct Part {
 pub(super) struct ChangesFrom<'c> {
     /// Parts that are still to come, the next ones last.
     parts: Vec<&'c [Part]>,
-    chunk: &'c [KeyChange],
+    chunk: &'c [KeptChange],
+}
+
+impl KeptChange {
+    pub(super) fn get(&self) -> KeyChange {
+        match self {
+            Self::Usual { main, create_revision, sub, puts } => KeyChange {
+                revision: Revision { main: *main, sub: i64::from(*sub) },
+                create_revision: *create_revision,
+                version: i64::from(puts.get()) - 1,
+            },
+            Self::Wide(change) => **change,
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        self.get().revision
+    }
+}
+
+impl From<KeyChange> for KeptChange {
+    fn from(change: KeyChange) -> Self {
+        let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
+        let puts = u32::try_from(version).ok().and_then(|version| NonZeroU32::new(version.checked_add(1)?));
+        match (u32::try_from(sub), puts) {
+            (Ok(sub), Some(puts)) => Self::Usual { main, create_revision, sub, puts },
+            _ => Self::Wide(Arc::new(change)),
+        }
+    }
 }
 
 impl Clone for Changes {
@@ -97,7 +142,7 @@ impl Part {
 
 impl Changes {
     pub(super) fn one(change: KeyChange) -> Arc<Self> {
-        Arc::new(Self::Chunk(vec![change]))
+        Arc::new(Self::Chunk(vec![change.into()]))
     }
 
     /// Adds a change that is later than all others.
@@ -114,7 +159,7 @@ impl Changes {
             return Some(Self::one(change));
         }
         match Arc::make_mut(node) {
-            Self::Chunk(changes) => changes.push(change),
+            Self::Chunk(changes) => changes.push(change.into()),
             Self::Branch(parts) => {
                 let last = parts.last_mut().expect("a branch has parts");
                 let right = Self::push_below(&mut last.node, change);
@@ -142,7 +187,7 @@ impl Changes {
         let mut node = self;
         loop {
             match node {
-                Self::Chunk(changes) => return changes[0],
+                Self::Chunk(changes) => return changes[0].get(),
                 Self::Branch(parts) => node = &parts[0].node,
             }
         }
@@ -154,8 +199,8 @@ impl Changes {
         loop {
             match node {
                 Self::Chunk(changes) => {
-                    let behind = changes.partition_point(|change| change.revision.main <= at);
-                    return Some(changes[behind.checked_sub(1)?]);
+                    let behind = changes.partition_point(|change| change.revision().main <= at);
+                    return Some(changes[behind.checked_sub(1)?].get());
                 }
                 Self::Branch(parts) => {
                     let behind = parts.partition_point(|part| part.first.main <= at);
@@ -184,7 +229,7 @@ impl Changes {
         }
         match &**root {
             Self::Chunk(changes) => {
-                let left = &changes[changes.partition_point(|change| is_gone(change.revision))..];
+                let left = &changes[changes.partition_point(|change| is_gone(change.revision()))..];
                 (!left.is_empty()).then(|| Arc::new(Self::Chunk(left.to_vec())))
             }
             Self::Branch(parts) => {
@@ -203,7 +248,8 @@ impl Changes {
         loop {
             match node {
                 Self::Chunk(changes) => {
-                    from.chunk = &changes[changes.partition_point(|change| change.revision <= revision)..];
+                    let behind = changes.partition_point(|change| change.revision() <= revision);
+                    from.chunk = &changes[behind..];
                     return from;
                 }
                 Self::Branch(parts) => {
@@ -234,7 +280,7 @@ impl Iterator for ChangesFrom<'_> {
         }
         let (next, rest) = self.chunk.split_first()?;
         self.chunk = rest;
-        Some(*next)
+        Some(next.get())
     }
 }
 
@@ -256,6 +302,22 @@ mod tests {
         let from = Revision { main: at, sub: i64::try_from(random.below(3)).unwrap() };
         let after = model.iter().skip_while(|change| change.revision <= from);
         assert!(tree.after(from).eq(after.copied()), "after {from:?}");
+    }
+
+    #[test]
+    fn a_change_is_kept_whatever_its_numbers() {
+        let wide = i64::from(u32::MAX);
+        for main in [0, 1, i64::MAX] {
+            for sub in [0, 7, wide, wide + 1, i64::MAX] {
+                for version in [0, 1, wide - 1, wide, wide + 1, i64::MAX] {
+                    let revision = Revision { main, sub };
+                    let change = KeyChange { revision, create_revision: main / 2, version };
+                    let kept = KeptChange::from(change);
+                    assert_eq!(kept.get(), change);
+                    assert_eq!(matches!(kept, KeptChange::Wide(_)), sub > wide || version >= wide);
+                }
+            }
+        }
     }
 
     /// Added to and cut at random, beside a list; older copies stay what they were.

@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use crate::mvcc::key_changes::{CHUNK, Changes};
+use crate::mvcc::key_changes::{CHUNK, Changes, KeptChange};
 pub use crate::mvcc::key_changes::{KeyChange, KeyMeta};
 use crate::mvcc::revision::Revision;
 use crate::varint;
@@ -23,34 +23,42 @@ use crate::varint;
 /// All changes of one key that are kept. Copies share the older ones.
 #[derive(Debug, Clone)]
 pub struct KeyHistory {
-    newest: KeyChange,
+    newest: KeptChange,
     older: Option<Arc<Changes>>,
 }
+
+/// There is one for each key in memory.
+const _: () = assert!(size_of::<KeyHistory>() == 32);
 
 impl KeyHistory {
     /// A key's first put.
     #[must_use]
     pub fn created(revision: Revision) -> Self {
-        Self { newest: KeyChange { revision, create_revision: revision.main, version: 1 }, older: None }
+        Self::of(KeyChange { revision, create_revision: revision.main, version: 1 })
+    }
+
+    fn of(change: KeyChange) -> Self {
+        Self { newest: change.into(), older: None }
     }
 
     /// A put of which no earlier changes are known.
     #[must_use]
     pub fn recorded(put: KeyMeta) -> Self {
         let KeyMeta { create_revision, modified: revision, version } = put;
-        Self { newest: KeyChange { revision, create_revision, version }, older: None }
+        Self::of(KeyChange { revision, create_revision, version })
     }
 
     /// The last change.
     #[must_use]
     pub fn newest(&self) -> KeyChange {
-        self.newest
+        self.newest.get()
     }
 
     fn push(&mut self, change: KeyChange) {
-        let (new, last) = (change.revision, self.newest.revision);
+        let previous = self.newest();
+        let (new, last) = (change.revision, previous.revision);
         assert!(new > last, "a change at {new:?} follows one at {last:?}");
-        let previous = std::mem::replace(&mut self.newest, change);
+        self.newest = change.into();
         match &mut self.older {
             Some(older) => Changes::push(older, previous),
             older => *older = Some(Changes::one(previous)),
@@ -59,7 +67,7 @@ impl KeyHistory {
 
     /// A put at `revision`.
     pub fn put(&mut self, revision: Revision) {
-        let change = match self.newest.live() {
+        let change = match self.newest().live() {
             Some(meta) => {
                 KeyChange { revision, create_revision: meta.create_revision, version: meta.version + 1 }
             }
@@ -70,12 +78,12 @@ impl KeyHistory {
 
     /// A put as its record describes it, where the change before it may be gone.
     pub fn put_as_recorded(&mut self, put: KeyMeta) {
-        self.push(Self::recorded(put).newest);
+        self.push(Self::recorded(put).newest());
     }
 
     /// A delete at `revision`; false if the key does not exist anyway.
     pub fn delete(&mut self, revision: Revision) -> bool {
-        let live = self.newest.live().is_some();
+        let live = self.newest().live().is_some();
         if live {
             self.push(KeyChange { revision, create_revision: 0, version: 0 });
         }
@@ -85,8 +93,9 @@ impl KeyHistory {
     /// The newest change of revision `at` or before, tombstones included.
     #[must_use]
     pub fn change_at(&self, at: i64) -> Option<KeyChange> {
-        if self.newest.revision.main <= at {
-            return Some(self.newest);
+        let newest = self.newest();
+        if newest.revision.main <= at {
+            return Some(newest);
         }
         self.older.as_ref()?.change_at(at)
     }
@@ -106,7 +115,8 @@ impl KeyHistory {
     /// The changes behind a revision, oldest first.
     pub(crate) fn changes_after(&self, revision: Revision) -> impl Iterator<Item = KeyChange> + use<'_> {
         let older = self.older.iter().flat_map(move |older| older.after(revision));
-        older.chain((self.newest.revision > revision).then_some(self.newest))
+        let newest = self.newest();
+        older.chain((newest.revision > revision).then_some(newest))
     }
 
     /// How many changes there are.
@@ -123,7 +133,7 @@ impl KeyHistory {
     /// The oldest change that is kept.
     #[must_use]
     pub fn oldest(&self) -> KeyChange {
-        self.older.as_ref().map_or(self.newest, |older| older.first())
+        self.older.as_ref().map_or_else(|| self.newest(), |older| older.first())
     }
 
     /// A compaction at `at` drops some of it, or all.
@@ -143,20 +153,19 @@ impl KeyHistory {
         let from = kept.map_or(Revision { main: at, sub: i64::MAX }, |change| change.revision);
         let is_gone =
             |revision: Revision| revision <= from && kept.is_none_or(|kept| revision != kept.revision);
-        let compacted = (!is_gone(self.newest.revision)).then(|| Self {
-            newest: self.newest,
+        let before = self.newest();
+        let compacted = (!is_gone(before.revision)).then(|| Self {
+            newest: self.newest.clone(),
             older: self.older.as_ref().and_then(|older| Changes::cut(older, &is_gone)),
         });
-        let newest = compacted.as_ref().map(|compacted| compacted.newest);
+        let newest = compacted.as_ref().map(Self::newest);
         assert!(
-            newest.is_none_or(|newest| newest == self.newest),
-            "a compaction at {at} has changed {:?} to {newest:?}",
-            self.newest
+            newest.is_none_or(|newest| newest == before),
+            "a compaction at {at} has changed {before:?} to {newest:?}",
         );
         assert!(
-            newest.is_some() || (self.newest.version == 0 && self.newest.revision.main <= at),
-            "a compaction at {at} has dropped {:?}",
-            self.newest
+            newest.is_some() || (before.version == 0 && before.revision.main <= at),
+            "a compaction at {at} has dropped {before:?}",
         );
         compacted
     }
@@ -188,7 +197,8 @@ impl KeyHistory {
             compacted.iter().for_each(|history| history.encode(out));
             return compacted.is_some();
         }
-        let is_kept = self.newest.live().is_some() || self.newest.revision.main > at;
+        let newest = self.newest();
+        let is_kept = newest.live().is_some() || newest.revision.main > at;
         if is_kept {
             self.encode(out);
         }
@@ -205,7 +215,7 @@ impl KeyHistory {
     pub(crate) fn decode_behind(mut history: Option<Self>, mut bytes: &[u8]) -> Option<Self> {
         let count = varint::take(&mut bytes).filter(|count| *count > 0)?;
         let mut main = 0_i64;
-        let mut last = history.as_ref().map_or(Revision::default(), |history| history.newest.revision);
+        let mut last = history.as_ref().map_or(Revision::default(), |history| history.newest().revision);
         for _ in 0..count {
             main = main.checked_add_unsigned(varint::take(&mut bytes)?)?;
             let sub = i64::try_from(varint::take(&mut bytes)?).ok()?;
@@ -218,7 +228,7 @@ impl KeyHistory {
             last = change.revision;
             match &mut history {
                 Some(history) => history.push(change),
-                None => history = Some(Self { newest: change, older: None }),
+                None => history = Some(Self::of(change)),
             }
         }
         history.filter(|_| bytes.is_empty())
@@ -309,6 +319,25 @@ mod tests {
         drop(shared);
         assert_eq!(history.at(999_999).unwrap().version, 999_999);
         drop(history);
+    }
+
+    /// The four-billionth put of a key is one like any other.
+    #[test]
+    fn versions_go_on_behind_what_fits_four_bytes() {
+        let version = i64::from(u32::MAX) - 2;
+        let put = KeyMeta { create_revision: 1, modified: revision(2, 0), version };
+        let mut history = KeyHistory::recorded(put);
+        (3..8).for_each(|main| history.put(revision(main, 0)));
+        for main in 2..8 {
+            assert_eq!(history.at(main).map(|meta| meta.version), Some(version + main - 2));
+        }
+        let mut bytes = Vec::new();
+        history.encode(&mut bytes);
+        assert_eq!(KeyHistory::decode(&bytes).unwrap().changes(), history.changes());
+        let compacted = history.compacted(7).unwrap();
+        assert_eq!(compacted.newest().version, version + 5);
+        assert!(history.delete(revision(8, i64::from(u32::MAX) + 1)));
+        assert!(history.compacted(8).is_none());
     }
 
     /// A compaction shares what it leaves, and a window of changes that goes on is no longer than
