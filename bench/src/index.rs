@@ -14,9 +14,9 @@
 //! | loaded | random ones, as a start loads them |
 //!
 //! Misses of the processor's caches, where it does not count them itself: the program with the
-//! arguments `1000000 SHAPE LOOKUPS` under `valgrind --tool=cachegrind --cache-sim=yes
-//! --LL=2097152,16,64` (a cache as small beside these keys as one of 20 MB is beside ten million),
-//! with LOOKUPS 1 and 2; the difference of `LLd misses`, by KEYS.
+//! arguments `100000 SHAPE LOOKUPS` under `valgrind --tool=cachegrind --cache-sim=yes
+//! --LL=262144,16,64` (a cache as small beside these keys as one of 32 MB is beside ten million),
+//! with LOOKUPS 1 and 2; the difference of `LLd misses`, by keys.
 
 use std::hint::black_box;
 use std::process::Command;

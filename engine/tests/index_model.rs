@@ -12,10 +12,19 @@ use revd_engine::random::Random;
 /// All states there were, by revision.
 type States = Vec<BTreeMap<Vec<u8>, KeyMeta>>;
 
-fn key(random: &mut Random, keys: u64) -> Vec<u8> {
-    let number = random.below(keys);
+/// So many keys; every eleventh is longer by this.
+#[derive(Debug, Clone, Copy)]
+struct KeySpace {
+    keys: u64,
+    long: usize,
+}
+
+fn key(random: &mut Random, space: KeySpace) -> Vec<u8> {
+    let number = random.below(space.keys);
     let length = 1 + usize::try_from(number % 5).unwrap();
-    format!("{number:0length$}").into_bytes()
+    let long = if number.is_multiple_of(11) { space.long } else { 0 };
+    let begin = if random.one_in(2) { "" } else { "a beginning in common/" };
+    format!("{begin}{number:0length$}{}", "x".repeat(long)).into_bytes()
 }
 
 fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
@@ -28,9 +37,9 @@ fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
     state.insert(key.to_vec(), meta);
 }
 
-fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, keys: u64) {
+fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, space: KeySpace) {
     let state = &states[usize::try_from(at).unwrap()];
-    let (start, end) = (key(random, keys), key(random, keys));
+    let (start, end) = (key(random, space), key(random, space));
     let ranges =
         [KeyRange::ALL, KeyRange::One(&start), KeyRange::From(&start), KeyRange::from_wire(&start, &end)];
     for range in ranges {
@@ -210,17 +219,20 @@ fn root_count(root: &IndexRoot, range: KeyRange<'_>, at: i64) -> u64 {
 
 #[test]
 fn the_index_equals_its_twin() {
-    // From keys that all fit one leaf to a tree of several levels.
-    for (seed, keys) in [(1_u64, 10), (2, 200), (3, 5_000), (4, 5_000)] {
+    // From keys that all fit one leaf to a tree of several levels; keys too long to be packed.
+    let short = |keys| (KeySpace { keys, long: 0 }, 3_000_i64);
+    let long = (KeySpace { keys: 400, long: 9_000 }, 600);
+    let spaces = [short(10), short(200), short(5_000), short(5_000), long];
+    for (seed, (space, revisions)) in (1_u64..).zip(spaces) {
         let mut random = Random::new(seed);
         let mut index = KeyIndex::new();
         let mut states: States = vec![BTreeMap::new(); 2];
         let mut held: Vec<(IndexRoot, usize)> = Vec::new();
         let mut compacted = 1;
-        for main in 2..3_000_i64 {
+        for main in 2..revisions {
             let mut state = states.last().unwrap().clone();
             for sub in 0..=i64::try_from(random.below(4)).unwrap() {
-                let (key, revision) = (key(&mut random, keys), Revision { main, sub });
+                let (key, revision) = (key(&mut random, space), Revision { main, sub });
                 if random.below(3) == 0 {
                     assert_eq!(index.tombstone(&key, revision), state.remove(&key));
                 } else {
@@ -244,13 +256,13 @@ fn the_index_equals_its_twin() {
             if random.below(20) == 0 {
                 let at = compacted
                     + i64::try_from(random.below(u64::try_from(main - compacted + 1).unwrap())).unwrap();
-                check(index.root(), &states, at, &mut random, keys);
-                check(index.root(), &states, main, &mut random, keys);
+                check(index.root(), &states, at, &mut random, space);
+                check(index.root(), &states, main, &mut random, space);
             }
         }
         for (root, length) in held {
             let then: States = states[..length].to_vec();
-            check(&root, &then, i64::try_from(length).unwrap() - 1, &mut random, keys);
+            check(&root, &then, i64::try_from(length).unwrap() - 1, &mut random, space);
         }
     }
 }

@@ -251,7 +251,7 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
             before = Some(key);
             unswept += u64::from(history.loses(meta.compact_revision));
             if let Some(history) = history.compacted(meta.compact_revision) {
-                return Some((Key::from(key), history));
+                return Some((key, history));
             }
         }
     });

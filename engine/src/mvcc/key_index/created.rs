@@ -98,9 +98,9 @@ impl<'i> CreatedSearch<'i> {
         for entry in part.entries(entries, self.range) {
             let Some(meta) = entry.history.newest().live() else { continue };
             if let Some(rank) = self.wanted.rank(meta.create_revision)
-                && self.best.is_none_or(|(best, key, _)| rank > best || (rank == best && *entry.key < *key))
+                && self.best.is_none_or(|(best, key, _)| rank > best || (rank == best && entry.key < key))
             {
-                self.best = Some((rank, &entry.key, meta));
+                self.best = Some((rank, entry.key, meta));
             }
         }
         entries.len()

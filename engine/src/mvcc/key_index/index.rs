@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
+use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
-use crate::mvcc::key_index::row::Key;
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
@@ -39,9 +39,8 @@ impl KeyIndex {
 
     /// An index from its keys in ascending order.
     #[must_use]
-    pub fn from_sorted(keys: impl Iterator<Item = (Key, KeyHistory)>) -> Self {
-        let root = node::build(keys.map(|(key, history)| node::IndexEntry::new(key, history)));
-        Self { root: IndexRoot { node: Arc::new(root) } }
+    pub fn from_sorted<K: AsRef<[u8]>>(keys: impl Iterator<Item = (K, KeyHistory)>) -> Self {
+        Self { root: IndexRoot { node: Arc::new(node::build(keys)) } }
     }
 
     /// One index of several; none if the keys of each do not follow those of the one before.
@@ -141,7 +140,7 @@ impl KeyIndex {
         self.grow(split);
     }
 
-    fn grow(&mut self, split: Option<node::Child>) {
+    fn grow(&mut self, split: Option<node::NewChild>) {
         if let Some(right) = split {
             let left = std::mem::take(&mut self.root.node);
             self.root.node = Arc::new(IndexNode::above(left, right));
@@ -168,11 +167,10 @@ impl IndexRoot {
         self.node.find(key)
     }
 
-    /// The key as the index holds it, to be shared.
+    /// The key, if the index has it; a long one as the index holds it, to be shared.
     #[must_use]
     pub fn shared_key(&self, key: &[u8]) -> Option<Key> {
-        let entry = node::IndexEntries::from(&self.node, key).next();
-        entry.filter(|entry| *entry.key == *key).map(|entry| Key::clone(&entry.key))
+        self.node.shared_key(key)
     }
 
     /// The key as of revision `at`; `i64::MAX` means now.
@@ -226,12 +224,12 @@ impl IndexRoot {
 
     /// All keys with their histories, dead ones included, in order.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyHistory)> {
-        node::IndexEntries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
+        node::IndexEntries::new(&self.node).map(|entry| (entry.key, entry.history))
     }
 
     /// All keys from `key` on with their histories, dead ones included, in order.
     pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &KeyHistory)> + use<'_> {
-        node::IndexEntries::from(&self.node, key).map(|entry| (&*entry.key, &entry.history))
+        node::IndexEntries::from(&self.node, key).map(|entry| (entry.key, entry.history))
     }
 
     /// Revision of the last change of any key; 0 if there is none.

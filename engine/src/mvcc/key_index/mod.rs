@@ -9,6 +9,7 @@
 mod count;
 mod created;
 mod index;
+mod keys;
 mod node;
 mod row;
 mod scan;
@@ -16,5 +17,5 @@ mod scan;
 pub use count::Counting;
 pub use created::{Created, CreatedSearch};
 pub use index::{IndexRoot, KeyIndex, PutResult};
-pub use row::Key;
+pub use keys::Key;
 pub use scan::{Direction, Scan, Sought};

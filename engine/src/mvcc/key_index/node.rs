@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::row::{Key, Row, Tagged};
+use crate::mvcc::key_index::keys::{Key, KeyRef, common};
+use crate::mvcc::key_index::row::{Item, Row};
 use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a node copies this many
@@ -16,26 +17,31 @@ const THIN: usize = FANOUT / 4;
 /// A leaf or a branch.
 #[derive(Debug, Clone)]
 pub(super) enum IndexNode {
-    Leaf(Row<IndexEntry>),
+    Leaf(Row<KeyHistory>),
     Branch(Row<Child>),
 }
 
-/// A key and its history.
-#[derive(Debug, Clone)]
-pub(super) struct IndexEntry {
-    pub(super) key: Key,
-    tag: u64,
-    pub(super) history: KeyHistory,
+/// A key and its history, as a leaf holds them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IndexEntry<'i> {
+    pub(super) key: &'i [u8],
+    pub(super) history: &'i KeyHistory,
 }
 
-/// A child of a branch, with the totals of all keys below it.
+/// A child of a branch, with the totals of all keys below it. Its key in the branch is one that no
+/// key below is smaller than, and all keys before are; that of the first child says nothing.
 #[derive(Debug, Clone)]
 pub(super) struct Child {
-    /// A key that no key below is smaller than; that of the first child is not looked at.
-    first: Key,
-    tag: u64,
     pub(super) node: Arc<IndexNode>,
     totals: Totals,
+}
+
+/// A node that becomes the child of a branch, behind others.
+#[derive(Debug)]
+pub(super) struct NewChild {
+    /// Its key in the branch.
+    first: Key,
+    child: Child,
 }
 
 /// Counts and revisions over all keys below a node.
@@ -103,7 +109,7 @@ impl Default for IndexNode {
 
 impl Child {
     fn of(node: IndexNode) -> Self {
-        Self { first: node.first_key(), tag: 0, totals: node.totals(), node: Arc::new(node) }
+        Self { totals: node.totals(), node: Arc::new(node) }
     }
 
     fn recount(&mut self) {
@@ -152,11 +158,12 @@ impl<'i> Subtree<'i> {
     /// Entries of its leaf that are in the range.
     pub(super) fn entries(
         self,
-        entries: &'i Row<IndexEntry>,
+        entries: &'i Row<KeyHistory>,
         range: KeyRange<'i>,
-    ) -> impl Iterator<Item = &'i IndexEntry> + use<'i> {
+    ) -> impl Iterator<Item = IndexEntry<'i>> + use<'i> {
         let from = if self.begins { entries.not_below(range.start()) } else { 0 };
-        entries[from..].iter().take_while(move |entry| range.ends_after(&entry.key))
+        let rest = (from..entries.len()).map(|at| entries.entry(at));
+        rest.take_while(move |entry| range.ends_after(entry.key))
     }
 
     /// The parts of a branch of which something may be in the range.
@@ -179,47 +186,27 @@ impl<'i> Subtree<'i> {
     }
 }
 
-impl Tagged for IndexEntry {
+impl Item for KeyHistory {
     const UNSEARCHED: usize = 0;
-
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn tag(&self) -> u64 {
-        self.tag
-    }
-
-    fn set_tag(&mut self, tag: u64) {
-        self.tag = tag;
-    }
 }
 
-impl Tagged for Child {
+impl Item for Child {
     const UNSEARCHED: usize = 1;
+}
 
-    fn key(&self) -> &Key {
-        &self.first
+impl Row<KeyHistory> {
+    pub(super) fn entry(&self, at: usize) -> IndexEntry<'_> {
+        IndexEntry { key: self.key(at), history: &self[at] }
     }
 
-    fn tag(&self) -> u64 {
-        self.tag
-    }
-
-    fn set_tag(&mut self, tag: u64) {
-        self.tag = tag;
+    /// Where a key is.
+    fn find(&self, key: &[u8]) -> Option<usize> {
+        let at = self.not_below(key);
+        (at < self.len() && self.key(at) == key).then_some(at)
     }
 }
 
-impl IndexEntry {
-    pub(super) fn new(key: Key, history: KeyHistory) -> Self {
-        Self { key, tag: 0, history }
-    }
-
-    fn is_live(&self) -> bool {
-        self.history.newest().live().is_some()
-    }
-
+impl IndexEntry<'_> {
     /// Steps that it costs to find the change that was newest at a revision.
     pub(super) fn steps_at(&self, at: i64) -> usize {
         if self.history.newest().revision.main <= at { 1 } else { LOOK_BACK_STEPS }
@@ -227,29 +214,23 @@ impl IndexEntry {
 }
 
 impl IndexNode {
-    pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
-        // The bound of a first child is no bound: smaller keys go into it without changing it.
-        debug_assert!(left.last_key() < Some(&right.first), "the halves of a root are out of order");
-        let left = Child { first: left.first_key(), tag: 0, totals: left.totals(), node: left };
-        Self::Branch(Row::new(vec![left, right]))
+    pub(super) fn above(left: Arc<Self>, right: NewChild) -> Self {
+        let NewChild { first, child } = right;
+        debug_assert!(
+            left.last_key().is_none_or(|last| last.bytes() < &*first),
+            "the halves of a root are out of order"
+        );
+        let left = Child { totals: left.totals(), node: left };
+        Self::Branch(Row::new(vec![left, child], [KeyRef::Bytes(&[]), KeyRef::Own(&first)].into_iter()))
     }
 
-    fn first_key(&self) -> Key {
-        match self {
-            Self::Leaf(entries) => {
-                entries.first().map_or_else(|| Key::from(&[][..]), |entry| Arc::clone(&entry.key))
-            }
-            Self::Branch(children) => Arc::clone(&children[0].first),
-        }
-    }
-
-    fn last_key(&self) -> Option<&Key> {
+    fn last_key(&self) -> Option<KeyRef<'_>> {
         let mut node = self;
         while let Self::Branch(children) = node {
             node = &children.last()?.node;
         }
         let Self::Leaf(entries) = node else { return None };
-        entries.last().map(|entry| &entry.key)
+        Some(entries.key_ref(entries.len().checked_sub(1)?))
     }
 
     /// The part of a branch that covers `key`.
@@ -257,17 +238,26 @@ impl IndexNode {
         children.above(key) - 1
     }
 
-    pub(super) fn find(&self, key: &[u8]) -> Option<&KeyHistory> {
+    /// The leaf that covers `key`.
+    fn leaf(&self, key: &[u8]) -> &Row<KeyHistory> {
         let mut node = self;
         loop {
             match node {
                 Self::Branch(children) => node = &children[Self::covering(children, key)].node,
-                Self::Leaf(entries) => {
-                    let entry = entries.get(entries.not_below(key))?;
-                    return (*entry.key == *key).then_some(&entry.history);
-                }
+                Self::Leaf(entries) => return entries,
             }
         }
+    }
+
+    pub(super) fn find(&self, key: &[u8]) -> Option<&KeyHistory> {
+        let leaf = self.leaf(key);
+        Some(&leaf[leaf.find(key)?])
+    }
+
+    /// A key of the index with memory of its own.
+    pub(super) fn shared_key(&self, key: &[u8]) -> Option<Key> {
+        let leaf = self.leaf(key);
+        Some(leaf.key_ref(leaf.find(key)?).to_key())
     }
 
     pub(super) fn live(&self) -> u64 {
@@ -282,8 +272,8 @@ impl IndexNode {
         let mut all = Totals::default();
         match self {
             Self::Leaf(entries) => {
-                for entry in entries.iter() {
-                    let newest = entry.history.newest();
+                for history in entries.iter() {
+                    let newest = history.newest();
                     if let Some(meta) = newest.live() {
                         all.live += 1;
                         all.oldest = all.oldest.min(meta.create_revision);
@@ -318,7 +308,8 @@ impl IndexNode {
                 }
                 Self::Leaf(entries) => {
                     let smaller = &entries[..entries.not_below(key)];
-                    return before + smaller.iter().map(|entry| u64::from(entry.is_live())).sum::<u64>();
+                    let is_live = |history: &KeyHistory| u64::from(history.newest().live().is_some());
+                    return before + smaller.iter().map(is_live).sum::<u64>();
                 }
             }
         }
@@ -339,7 +330,7 @@ impl IndexNode {
     }
 
     /// Divides a node that is over-full after a change at `changed`.
-    fn divide(&mut self, changed: usize) -> Option<Child> {
+    fn divide(&mut self, changed: usize) -> Option<NewChild> {
         let width = self.width();
         if width <= FANOUT {
             return None;
@@ -347,11 +338,22 @@ impl IndexNode {
         // Growing at the right end means keys come in order: leave the left node full.
         let at = if changed == width - 1 { width - 1 } else { width / 2 };
         assert!(at > 0 && width - at <= FANOUT, "a node of {width} is divided at {at}");
-        Some(Child::of(match self {
+        let first = match self {
+            Self::Leaf(entries) => between(entries.key(at - 1), entries.key_ref(at)),
+            Self::Branch(children) => children.key_ref(at).to_key(),
+        };
+        let child = Child::of(match self {
             Self::Leaf(entries) => Self::Leaf(entries.split(at)),
             Self::Branch(children) => Self::Branch(children.split(at)),
-        }))
+        });
+        Some(NewChild { first, child })
     }
+}
+
+/// A short key that is above `before` and not above `key`.
+fn between(before: &[u8], key: KeyRef<'_>) -> Key {
+    let bytes = &key.bytes()[..common(before, key.bytes()) + 1];
+    if bytes.len() == key.bytes().len() { key.to_key() } else { Key::from(bytes) }
 }
 
 /// Calls `change` with a key's history; without one if the key has none, and then adds the history
@@ -360,7 +362,7 @@ pub(super) fn update(
     node: &mut IndexNode,
     key: &[u8],
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
-) -> Option<Child> {
+) -> Option<NewChild> {
     update_below(node, key, change, &mut None)
 }
 
@@ -370,20 +372,21 @@ fn update_below(
     key: &[u8],
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
     done: &mut Option<KeyUpdate>,
-) -> Option<Child> {
+) -> Option<NewChild> {
     match node {
         IndexNode::Leaf(entries) => {
             let at = entries.not_below(key);
-            if let Some(entry) = entries.get_mut(at).filter(|entry| *entry.key == *key) {
-                let before = Some(entry.history.newest());
-                let added = change(Some(&mut entry.history));
-                *done = Some(KeyUpdate { before, after: entry.history.newest() });
+            if at < entries.len() && entries.key(at) == key {
+                let history = &mut entries[at];
+                let before = Some(history.newest());
+                let added = change(Some(history));
+                *done = Some(KeyUpdate { before, after: history.newest() });
                 assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
                 return None;
             }
             let history = change(None)?;
             *done = Some(KeyUpdate { before: None, after: history.newest() });
-            entries.insert(at, IndexEntry::new(Key::from(key), history));
+            entries.insert(at, KeyRef::Bytes(key), history);
             node.divide(at)
         }
         IndexNode::Branch(children) => {
@@ -392,44 +395,63 @@ fn update_below(
             let right = update_below(Arc::make_mut(&mut child.node), key, change, done);
             // A node that was divided is another one.
             child.count(done.filter(|_| right.is_none()));
-            children.insert(at + 1, right?);
+            let NewChild { first, child } = right?;
+            children.insert(at + 1, KeyRef::Own(&first), child);
             node.divide(at + 1)
         }
     }
 }
 
-/// A tree of entries that come in key order, built from the leaves up.
-pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode {
-    let (mut level, mut last) = (Vec::new(), None);
+/// A tree of keys that come in order with their histories, built from the leaves up.
+pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> IndexNode {
+    let mut level: Vec<NewChild> = Vec::new();
     loop {
-        let leaf: Vec<_> = entries.by_ref().take(FANOUT).collect();
-        if leaf.is_empty() {
+        let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
+        for (key, history) in entries.by_ref().take(FANOUT) {
+            keys.push(key);
+            histories.push(history);
+        }
+        if keys.is_empty() {
             break;
         }
-        let follows = last.is_none_or(|last: Key| last < leaf[0].key);
-        let is_sorted = follows && leaf.is_sorted_by(|one, next| one.key < next.key);
-        assert!(is_sorted, "leaf {} of an index is built from keys out of order", level.len());
-        last = leaf.last().map(|entry| Arc::clone(&entry.key));
-        level.push(Child::of(IndexNode::Leaf(Row::new(leaf))));
+        histories.shrink_to_fit();
+        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
+        let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
+        let placed = is_sorted && push_leaf(&mut level, leaf);
+        assert!(placed, "leaf {} of an index is built from keys out of order", level.len());
     }
     above_all(level)
 }
 
+/// Adds a leaf to a level; false if its keys do not follow those before.
+fn push_leaf(level: &mut Vec<NewChild>, leaf: Row<KeyHistory>) -> bool {
+    let first = match level.last().and_then(|before| before.child.node.last_key()) {
+        Some(last) if last.bytes() >= leaf.key(0) => return false,
+        Some(last) => between(last.bytes(), leaf.key_ref(0)),
+        None => Key::default(),
+    };
+    level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
+    true
+}
+
 /// The tree of these nodes of one level.
-fn above_all(mut level: Vec<Child>) -> IndexNode {
+fn above_all(mut level: Vec<NewChild>) -> IndexNode {
     while level.len() > 1 {
         let mut parts = level.into_iter();
         level = Vec::new();
         loop {
-            let branch: Vec<_> = parts.by_ref().take(FANOUT).collect();
-            if branch.is_empty() {
-                break;
+            let (mut keys, mut children) = (Vec::new(), Vec::with_capacity(FANOUT));
+            for NewChild { first, child } in parts.by_ref().take(FANOUT) {
+                keys.push(first);
+                children.push(child);
             }
-            level.push(Child::of(IndexNode::Branch(Row::new(branch))));
+            let Some(first) = keys.first().cloned() else { break };
+            let branch = Row::new(children, keys.iter().map(KeyRef::Own));
+            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch)) });
         }
     }
     match level.pop() {
-        Some(root) => Arc::unwrap_or_clone(root.node),
+        Some(root) => Arc::unwrap_or_clone(root.child.node),
         None => IndexNode::default(),
     }
 }
@@ -437,30 +459,19 @@ fn above_all(mut level: Vec<Child>) -> IndexNode {
 /// One tree of several, whose leaves become its leaves; none if their keys do not follow each
 /// other.
 pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
-    let (mut leaves, mut last) = (Vec::new(), None);
-    for tree in trees {
-        let (from, behind) = (leaves.len(), tree.last_key().cloned());
-        take_leaves(tree, &mut leaves);
-        let first = leaves.get(from).map(|leaf: &Child| &leaf.first);
-        if first.is_some_and(|first| last.as_ref().is_some_and(|last| last >= first)) {
-            return None;
-        }
-        last = behind.or(last);
-    }
-    Some(above_all(leaves))
+    let mut leaves = Vec::new();
+    let are_sorted = trees.into_iter().all(|tree| take_leaves(tree, &mut leaves));
+    are_sorted.then(|| above_all(leaves))
 }
 
-fn take_leaves(tree: IndexNode, leaves: &mut Vec<Child>) {
+/// Adds the leaves of a tree; false if their keys do not follow those before.
+fn take_leaves(tree: IndexNode, leaves: &mut Vec<NewChild>) -> bool {
     match tree {
-        IndexNode::Branch(children) => {
-            children
-                .into_items()
-                .into_iter()
-                .for_each(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves));
-        }
-        IndexNode::Leaf(entries) if entries.is_empty() => {}
-        // The first key that a branch says is no bound of its first child: it is asked anew.
-        leaf @ IndexNode::Leaf(_) => leaves.push(Child::of(leaf)),
+        IndexNode::Branch(children) => children
+            .into_items()
+            .into_iter()
+            .all(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves)),
+        IndexNode::Leaf(entries) => entries.is_empty() || push_leaf(leaves, entries),
     }
 }
 
@@ -468,8 +479,7 @@ fn take_leaves(tree: IndexNode, leaves: &mut Vec<Child>) {
 pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
     match node {
         IndexNode::Leaf(entries) => {
-            let at = entries.not_below(key);
-            if entries.get(at).is_some_and(|entry| *entry.key == *key) {
+            if let Some(at) = entries.find(key) {
                 entries.remove(at);
             }
         }
@@ -490,17 +500,14 @@ fn join(children: &mut Row<Child>, at: usize) {
     if children[at].node.width() + children[at + 1].node.width() > FANOUT {
         return;
     }
+    let first = children.key_ref(at + 1).to_key();
     let right = children.remove(at + 1);
     let left = &mut children[at];
     match (Arc::make_mut(&mut left.node), &*right.node) {
-        (IndexNode::Leaf(entries), IndexNode::Leaf(more)) => entries.extend(more.iter().cloned()),
-        (IndexNode::Branch(parts), IndexNode::Branch(more)) => {
-            // The first key of a branch is never looked at; inside a longer one it is, so it must
-            // be true there.
-            let mut more = more.to_vec();
-            more[0].first = right.first;
-            parts.extend(more.into_iter());
-        }
+        (IndexNode::Leaf(entries), IndexNode::Leaf(more)) => entries.extend(more, None),
+        // The first key of a branch is never looked at; inside a longer one it is, so it must be
+        // true there.
+        (IndexNode::Branch(parts), IndexNode::Branch(more)) => parts.extend(more, Some(KeyRef::Own(&first))),
         _ => unreachable!("children of one branch are of one kind"),
     }
     left.recount();
@@ -512,12 +519,14 @@ fn join(children: &mut Row<Child>, at: usize) {
 pub(super) struct IndexEntries<'n> {
     /// Nodes still to be walked, the next one last.
     nodes: Vec<&'n IndexNode>,
-    leaf: std::slice::Iter<'n, IndexEntry>,
+    /// The leaf that is walked, and its next entry.
+    leaf: Option<&'n Row<KeyHistory>>,
+    at: usize,
 }
 
 impl<'n> IndexEntries<'n> {
     pub(super) fn new(root: &'n IndexNode) -> Self {
-        Self { nodes: vec![root], leaf: [].iter() }
+        Self { nodes: vec![root], leaf: None, at: 0 }
     }
 
     /// Those from `key` on.
@@ -531,8 +540,7 @@ impl<'n> IndexEntries<'n> {
                     node = &children[at].node;
                 }
                 IndexNode::Leaf(entries) => {
-                    let from = entries.not_below(key);
-                    return Self { nodes, leaf: entries[from..].iter() };
+                    return Self { nodes, leaf: Some(entries), at: entries.not_below(key) };
                 }
             }
         }
@@ -540,15 +548,16 @@ impl<'n> IndexEntries<'n> {
 }
 
 impl<'n> Iterator for IndexEntries<'n> {
-    type Item = &'n IndexEntry;
+    type Item = IndexEntry<'n>;
 
-    fn next(&mut self) -> Option<&'n IndexEntry> {
+    fn next(&mut self) -> Option<IndexEntry<'n>> {
         loop {
-            if let Some(entry) = self.leaf.next() {
-                return Some(entry);
+            if let Some(leaf) = self.leaf.filter(|leaf| self.at < leaf.len()) {
+                self.at += 1;
+                return Some(leaf.entry(self.at - 1));
             }
             match self.nodes.pop()? {
-                IndexNode::Leaf(entries) => self.leaf = entries.iter(),
+                IndexNode::Leaf(entries) => (self.leaf, self.at) = (Some(entries), 0),
                 IndexNode::Branch(children) => {
                     self.nodes.extend(children.iter().rev().map(|child| &*child.node))
                 }

@@ -1,39 +1,28 @@
-//! The row of a node: its entries or children in key order, and how one of them is found.
-//!
-//! Keys lie elsewhere, so that a look at one is a miss in the processor's caches more often than
-//! not. A row has eight bytes of each key beside it, its tag: the first in which keys of this row
-//! can differ. Most searches look at the first key, and at the one that is found; where eight bytes
-//! do not tell the keys apart, at a few more.
+//! The row of a node: its histories or children in the order of their keys.
 
-use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
 
-/// A key, shared between the copies of the nodes that hold it.
-pub type Key = Arc<[u8]>;
+use crate::mvcc::key_index::keys::{KeyRef, Keys};
+
+/// A row with no room for one more gets room for so many: most stay in memory, and few grow.
+const ROOM: usize = 4;
 
 /// An item of a row.
-pub(super) trait Tagged {
+pub(super) trait Item {
     /// How many items at the front of a row have keys that say nothing.
     const UNSEARCHED: usize;
-
-    fn key(&self) -> &Key;
-    fn tag(&self) -> u64;
-    fn set_tag(&mut self, tag: u64);
 }
 
-/// Items in the order of their keys. Their keys may not be changed in place.
+/// Items in the order of their keys.
 #[derive(Debug, Clone)]
 pub(super) struct Row<T> {
     items: Vec<T>,
-    /// Bytes that are the same in all keys, those of items that are not searched apart; tags begin
-    /// behind them. There may be more.
-    same: usize,
+    keys: Keys,
 }
 
 impl<T> Default for Row<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), same: 0 }
+        Self { items: Vec::new(), keys: Keys::default() }
     }
 }
 
@@ -51,105 +40,75 @@ impl<T> DerefMut for Row<T> {
     }
 }
 
-impl<T: Tagged> Row<T> {
-    pub(super) fn new(items: Vec<T>) -> Self {
-        let mut row = Self { items, same: 0 };
-        row.tag_all();
-        row
+impl<T: Item> Row<T> {
+    /// Items with their keys, in order.
+    pub(super) fn new<'k>(items: Vec<T>, keys: impl Iterator<Item = KeyRef<'k>> + Clone) -> Self {
+        let keys = Keys::new(keys, T::UNSEARCHED);
+        assert_eq!(items.len(), keys.len(), "a row has as many keys as items");
+        Self { items, keys }
     }
 
     pub(super) fn into_items(self) -> Vec<T> {
         self.items
     }
 
-    pub(super) fn insert(&mut self, at: usize, item: T) {
-        self.items.insert(at, item);
-        let (from, item) = (T::UNSEARCHED, &self.items[at]);
-        let neighbour = self.items.get(from + usize::from(at == from));
-        let same = neighbour.map_or(0, |other| common(other.key(), item.key()));
-        // A key alone is all the same.
-        if at < from || same < self.same || self.items.len() <= from + 2 {
-            return self.tag_all();
+    pub(super) fn key(&self, at: usize) -> &[u8] {
+        self.keys.get(at).bytes()
+    }
+
+    pub(super) fn key_ref(&self, at: usize) -> KeyRef<'_> {
+        self.keys.get(at)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = KeyRef<'_>> + Clone {
+        self.keys.range(0..self.len())
+    }
+
+    pub(super) fn insert(&mut self, at: usize, key: KeyRef<'_>, item: T) {
+        self.keys = self.keys.with(at, key, T::UNSEARCHED);
+        if self.items.len() == self.items.capacity() {
+            self.items.reserve_exact(ROOM);
         }
-        let tag = tag(item.key(), self.same);
-        self.items[at].set_tag(tag);
+        self.items.insert(at, item);
     }
 
     pub(super) fn remove(&mut self, at: usize) -> T {
-        let removed = self.items.remove(at);
-        if at < T::UNSEARCHED {
-            self.tag_all();
-        }
-        removed
+        let (before, behind) = (self.keys.range(0..at), self.keys.range(at + 1..self.len()));
+        self.keys = Keys::new(before.chain(behind), T::UNSEARCHED);
+        self.items.remove(at)
     }
 
     /// Takes the items from `at` on off the row.
     pub(super) fn split(&mut self, at: usize) -> Self {
-        let mut right = Vec::with_capacity(self.items.len() - at);
-        right.extend(self.items.drain(at..));
-        self.items.shrink_to_fit();
-        self.tag_all();
-        Self::new(right)
-    }
-
-    /// Adds items whose keys follow.
-    pub(super) fn extend(&mut self, more: impl Iterator<Item = T>) {
-        self.items.extend(more);
-        self.tag_all();
-    }
-
-    fn tag_all(&mut self) {
-        let searched = self.items.get_mut(T::UNSEARCHED..).unwrap_or_default();
-        let (Some(first), Some(last)) = (searched.first(), searched.last()) else { return };
-        self.same = common(first.key(), last.key());
-        for item in searched {
-            let tag = tag(item.key(), self.same);
-            item.set_tag(tag);
-        }
+        let keys = Keys::new(self.keys.range(at..self.len()), T::UNSEARCHED);
+        self.keys = Keys::new(self.keys.range(0..at), T::UNSEARCHED);
+        let items = self.items.split_off(at);
+        // An allocator leaves a piece that shrinks by less than a half as large as it was.
+        let mut left = Vec::with_capacity(at);
+        left.append(&mut self.items);
+        self.items = left;
+        Self { items, keys }
     }
 
     /// The first item whose key is not below `key`.
     pub(super) fn not_below(&self, key: &[u8]) -> usize {
-        self.first_where(key, |other| other < key)
+        self.keys.first_where(key, T::UNSEARCHED, |other| other < key)
     }
 
     /// The first item whose key is above `key`.
     pub(super) fn above(&self, key: &[u8]) -> usize {
-        self.first_where(key, |other| other <= key)
-    }
-
-    /// The first of the searched items whose key is not `before`, which goes by its order to `key`.
-    fn first_where(&self, key: &[u8], before: impl Fn(&[u8]) -> bool) -> usize {
-        let searched = self.items.get(T::UNSEARCHED..).unwrap_or_default();
-        let Some(first) = searched.first() else { return self.items.len().min(T::UNSEARCHED) };
-        let same = &first.key()[..self.same];
-        match key[..self.same.min(key.len())].cmp(same) {
-            Ordering::Less => return T::UNSEARCHED,
-            Ordering::Greater => return self.items.len(),
-            Ordering::Equal => {}
-        }
-        let wanted = tag(key, self.same);
-        let low = searched.partition_point(|item| item.tag() < wanted);
-        let alike = searched[low..].partition_point(|item| item.tag() == wanted);
-        let found = searched[low..low + alike].partition_point(|item| before(item.key()));
-        T::UNSEARCHED + low + found
+        self.keys.first_where(key, T::UNSEARCHED, |other| other <= key)
     }
 }
 
-/// How many bytes two keys begin with alike.
-fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
-}
-
-/// Eight bytes of a key from `from` on, as a number that is ordered as they are.
-fn tag(key: &[u8], from: usize) -> u64 {
-    let rest = key.get(from..).unwrap_or_default();
-    if let Some(bytes) = rest.first_chunk::<8>() {
-        return u64::from_be_bytes(*bytes);
+impl<T: Item + Clone> Row<T> {
+    /// Adds the items of a row whose keys follow; the first has another key, if it is given one.
+    pub(super) fn extend(&mut self, more: &Self, first: Option<KeyRef<'_>>) {
+        let first_and_rest = first.into_iter().chain(more.keys().skip(usize::from(first.is_some())));
+        self.keys = Keys::new(self.keys().chain(first_and_rest), T::UNSEARCHED);
+        self.items.reserve_exact(more.len());
+        self.items.extend_from_slice(more);
     }
-    let mut bytes = [0; 8];
-    bytes[..rest.len()].copy_from_slice(rest);
-    u64::from_be_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -157,85 +116,113 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// An item of which some at the front say nothing.
+    /// An item of a row in which some at the front say nothing.
     #[derive(Debug, Clone)]
-    struct Item<const UNSEARCHED: usize>(Key, u64);
+    struct Nothing<const UNSEARCHED: usize>;
 
-    impl<const FROM: usize> Tagged for Item<FROM> {
+    impl<const FROM: usize> Item for Nothing<FROM> {
         const UNSEARCHED: usize = FROM;
-
-        fn key(&self) -> &Key {
-            &self.0
-        }
-
-        fn tag(&self) -> u64 {
-            self.1
-        }
-
-        fn set_tag(&mut self, tag: u64) {
-            self.1 = tag;
-        }
     }
 
     fn below(random: &mut Random, bound: usize) -> usize {
         usize::try_from(random.below(bound as u64)).unwrap()
     }
 
-    /// Short and long, alike and not, with zeros and without.
-    fn random_key(random: &mut Random) -> Vec<u8> {
-        let prefix: &[u8] = [&b""[..], b"/registry/", b"/registry/pods/default/"][below(random, 3)];
+    /// Short and long, alike and not, with zeros and without; some too long to be packed.
+    fn random_key(random: &mut Random, is_long: bool) -> Vec<u8> {
+        let long = [b'b'; 2_000];
+        let long = if is_long && random.one_in(2) { &long[..] } else { b"" };
+        let prefix: &[u8] = [&b""[..], b"/registry/", b"/registry/pods/default/", long][below(random, 4)];
         let rest = (0..random.below(12)).map(|_| [0, b'a', b'b', 255][below(random, 4)]);
         prefix.iter().copied().chain(rest).collect()
     }
 
-    fn check<const FROM: usize>(row: &Row<Item<FROM>>, random: &mut Random) {
-        let searched = row.get(FROM..).unwrap_or_default();
-        assert!(searched.is_sorted_by(|one, next| one.0 < next.0));
-        let keys = searched.iter().map(|item| item.0.to_vec()).chain([random_key(random), Vec::new()]);
-        for key in keys.collect::<Vec<_>>() {
-            for key in [&key[..], &key[..key.len() / 2], &[&key[..], &[0]].concat()] {
-                let from = FROM.min(row.len());
-                assert_eq!(row.not_below(key), from + searched.partition_point(|item| &*item.0 < key));
-                assert_eq!(row.above(key), from + searched.partition_point(|item| &*item.0 <= key));
+    /// A row beside the list of its keys.
+    struct Twin<const FROM: usize> {
+        row: Row<Nothing<FROM>>,
+        keys: Vec<Vec<u8>>,
+    }
+
+    impl<const FROM: usize> Twin<FROM> {
+        fn check(&self, random: &mut Random, is_long: bool) {
+            let Self { row, keys } = self;
+            assert!((0..row.len()).map(|at| row.key(at)).eq(keys.iter().map(|key| &key[..])));
+            assert_eq!(row.keys.len(), keys.len());
+            let from = FROM.min(keys.len());
+            let searched = &keys[from..];
+            let asked = searched.iter().cloned().chain([random_key(random, is_long), Vec::new()]);
+            for key in asked {
+                for key in [&key[..], &key[..key.len() / 2], &[&key[..], &[0]].concat()] {
+                    let expected = searched.partition_point(|other| &other[..] < key);
+                    assert_eq!(row.not_below(key), from + expected, "{key:?} in {keys:?}");
+                    let expected = searched.partition_point(|other| &other[..] <= key);
+                    assert_eq!(row.above(key), from + expected, "{key:?} in {keys:?}");
+                }
             }
         }
     }
 
     /// A search finds what a look at each key would, after any changes of the row.
-    fn search_is_that_of_keys<const FROM: usize>() {
-        for seed in 0..300 {
+    fn search_is_that_of_keys<const FROM: usize>(is_long: bool) {
+        for seed in 0..200 {
             let mut random = Random::new(seed);
-            let mut row: Row<Item<FROM>> = Row::new((0..FROM).map(|_| Item(b"zzz"[..].into(), 0)).collect());
+            let keys = vec![b"zzz".to_vec(); FROM];
+            let row = Row::new(vec![Nothing::<FROM>; FROM], keys.iter().map(|key| KeyRef::Bytes(key)));
+            let mut twin = Twin { row, keys };
             for _ in 0..60 {
-                let key = random_key(&mut random);
-                let at = row.not_below(&key);
+                let key = random_key(&mut random, is_long);
+                let at = twin.row.not_below(&key);
+                let len = twin.keys.len();
                 match random.below(8) {
-                    0 if row.len() > FROM => {
-                        row.remove(FROM + below(&mut random, row.len() - FROM));
+                    0 if len > FROM => {
+                        let at = FROM + below(&mut random, len - FROM);
+                        twin.row.remove(at);
+                        twin.keys.remove(at);
                     }
-                    1 if row.len() > FROM + 1 => {
-                        let right = row.split(FROM + 1 + below(&mut random, row.len() - FROM));
-                        check(&row, &mut random);
-                        if FROM == 0 {
-                            check(&right, &mut random);
-                        }
-                        if random.below(2) == 0 {
-                            row.extend(right.into_items().into_iter());
+                    1 if len > FROM + 1 => {
+                        let at = FROM + 1 + below(&mut random, len - FROM - 1);
+                        let right = Twin { row: twin.row.split(at), keys: twin.keys.split_off(at) };
+                        twin.check(&mut random, is_long);
+                        right.check(&mut random, is_long);
+                        if random.one_in(2) {
+                            // The first key of the right row may have said nothing, but it is true.
+                            let first = right.keys.first().filter(|_| random.one_in(2));
+                            twin.row.extend(&right.row, first.map(|key| KeyRef::Bytes(key)));
+                            twin.keys.extend(right.keys);
                         }
                     }
-                    _ if row.get(at).is_none_or(|item| *item.0 != *key) => {
-                        row.insert(at, Item(key.into(), 0))
+                    _ if twin.keys.get(at) != Some(&key) => {
+                        twin.row.insert(at, KeyRef::Bytes(&key), Nothing::<FROM>);
+                        twin.keys.insert(at, key);
                     }
                     _ => {}
                 }
-                check(&row, &mut random);
+                twin.check(&mut random, is_long);
             }
         }
     }
 
     #[test]
     fn a_search_by_tags_finds_what_a_search_by_keys_does() {
-        search_is_that_of_keys::<0>();
-        search_is_that_of_keys::<1>();
+        search_is_that_of_keys::<0>(false);
+        search_is_that_of_keys::<1>(false);
+    }
+
+    #[test]
+    fn long_keys_are_found_too() {
+        search_is_that_of_keys::<0>(true);
+        search_is_that_of_keys::<1>(true);
+    }
+
+    /// They are not copied when a node is made anew.
+    #[test]
+    fn long_keys_are_shared() {
+        let long = crate::mvcc::key_index::Key::from(&[7; 40_000][..]);
+        let mut row: Row<Nothing<0>> = Row::default();
+        row.insert(0, KeyRef::Own(&long), Nothing);
+        row.insert(0, KeyRef::Bytes(b"a"), Nothing);
+        let right = row.split(1);
+        assert!(std::sync::Arc::ptr_eq(&right.key_ref(0).to_key(), &long));
+        assert!(matches!(row.keys, Keys::Packed { .. }));
     }
 }

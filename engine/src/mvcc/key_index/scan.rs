@@ -5,8 +5,8 @@
 //! walk can be told how many steps it may take: a range of dead keys is as much work as one of
 //! living keys.
 
-use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::node::{Child, IndexEntry, IndexNode};
+use crate::mvcc::key_history::{KeyHistory, KeyMeta};
+use crate::mvcc::key_index::node::{Child, IndexNode};
 use crate::mvcc::key_index::row::Row;
 use crate::mvcc::key_range::KeyRange;
 
@@ -27,7 +27,7 @@ pub struct Scan<'i> {
     direction: Direction,
     /// Branches from the root down, each with its parts that are still to come: `[low, high)`.
     path: Vec<(&'i [Child], usize, usize)>,
-    entries: &'i [IndexEntry],
+    leaf: Option<&'i Row<KeyHistory>>,
     /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
@@ -48,7 +48,7 @@ pub enum Sought<'i> {
 impl<'i> Scan<'i> {
     pub(super) fn new(root: &'i IndexNode, range: KeyRange<'i>, at: i64, direction: Direction) -> Self {
         let path = Vec::new();
-        let mut scan = Self { range, at, direction, path, entries: &[], low: 0, high: 0, passed: None };
+        let mut scan = Self { range, at, direction, path, leaf: None, low: 0, high: 0, passed: None };
         if range.is_empty() {
             return scan;
         }
@@ -60,13 +60,19 @@ impl<'i> Scan<'i> {
         let leaf = scan.descend_to(root, from);
         match direction {
             Direction::Forward => scan.low = leaf.not_below(range.start()),
-            Direction::Reverse => scan.high = leaf.partition_point(|entry| range.ends_after(&entry.key)),
+            Direction::Reverse => {
+                scan.high = match range {
+                    KeyRange::One(last) => leaf.above(last),
+                    KeyRange::Span { end, .. } => leaf.not_below(end),
+                    KeyRange::From(_) => leaf.len(),
+                }
+            }
         }
         scan
     }
 
     /// Down to the leaf that covers `key`, or to the last one.
-    fn descend_to(&mut self, mut node: &'i IndexNode, key: Option<&[u8]>) -> &'i Row<IndexEntry> {
+    fn descend_to(&mut self, mut node: &'i IndexNode, key: Option<&[u8]>) -> &'i Row<KeyHistory> {
         loop {
             match node {
                 IndexNode::Branch(children) => {
@@ -78,7 +84,7 @@ impl<'i> Scan<'i> {
                     node = &children[at].node;
                 }
                 IndexNode::Leaf(entries) => {
-                    (self.entries, self.low, self.high) = (entries, 0, entries.len());
+                    (self.leaf, self.low, self.high) = (Some(entries), 0, entries.len());
                     return entries;
                 }
             }
@@ -108,7 +114,7 @@ impl<'i> Scan<'i> {
                 _ if child.has_nothing_at(self.at) => {}
                 IndexNode::Branch(children) => self.path.push((children, 0, children.len())),
                 IndexNode::Leaf(entries) => {
-                    (self.entries, self.low, self.high) = (entries, 0, entries.len());
+                    (self.leaf, self.low, self.high) = (Some(entries), 0, entries.len());
                     return Some(true);
                 }
             }
@@ -135,16 +141,17 @@ impl<'i> Scan<'i> {
             if *steps == 0 {
                 return Sought::Later;
             }
-            let entry = if self.direction == Direction::Forward {
+            let at = if self.direction == Direction::Forward {
                 self.low += 1;
-                &self.entries[self.low - 1]
+                self.low - 1
             } else {
                 self.high -= 1;
-                &self.entries[self.high]
+                self.high
             };
+            let entry = self.leaf.expect("a leaf with entries to come").entry(at);
             let inside = match self.direction {
-                Direction::Forward => self.range.ends_after(&entry.key),
-                Direction::Reverse => &*entry.key >= self.range.start(),
+                Direction::Forward => self.range.ends_after(entry.key),
+                Direction::Reverse => entry.key >= self.range.start(),
             };
             if !inside {
                 self.path.clear();
@@ -152,9 +159,9 @@ impl<'i> Scan<'i> {
                 return Sought::End;
             }
             *steps = steps.saturating_sub(entry.steps_at(self.at));
-            self.passed = Some(&entry.key);
+            self.passed = Some(entry.key);
             if let Some(meta) = entry.history.at(self.at) {
-                return Sought::Key(&entry.key, meta);
+                return Sought::Key(entry.key, meta);
             }
         }
     }
