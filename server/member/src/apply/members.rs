@@ -76,6 +76,7 @@ mod tests {
 
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
+    use revd_proto::etcdserverpb::MemberUpdateRequest;
 
     use crate::apply::command::{CommandId, Kind, Origin, encode};
     use crate::apply::outcome::Effect;
@@ -133,5 +134,36 @@ mod tests {
         assert!(MemberListResponse::decode(body).unwrap().members.is_empty());
         let membership = schema::membership(machine.store().tables());
         assert!(membership.is_removed(7) && membership.members().count() == 0);
+    }
+
+    #[test]
+    fn a_row_keeps_what_a_change_does_not_name() {
+        let mut machine = machine();
+        let urls = |url: &str| vec![url.to_owned()];
+        let added = Member { id: 3, peer_ur_ls: urls("http://a:1"), ..Member::default() };
+        let payload = MemberChange::encode_add(&added, 1);
+        apply(&mut machine, Kind::MemberAdd, payload, judged(Ok(()), &[])).unwrap();
+        let published = Member {
+            id: 3,
+            name: "three".to_owned(),
+            peer_ur_ls: urls("http://ignored:1"),
+            client_ur_ls: urls("http://c:1"),
+            is_learner: true,
+        };
+        let reply = apply(&mut machine, Kind::MemberAttributes, published.encode_to_vec().into(), None);
+        assert_eq!(reply, Ok(Bytes::new()));
+        let mut expected = Member { is_learner: false, peer_ur_ls: urls("http://a:1"), ..published.clone() };
+        assert_eq!(schema::member(machine.store().tables(), 3), Some(expected.clone()));
+
+        let update = MemberUpdateRequest { id: 3, peer_ur_ls: urls("http://b:1") }.encode_to_vec().into();
+        let body = apply(&mut machine, Kind::MemberUpdate, update, judged(Ok(()), &[])).unwrap();
+        expected.peer_ur_ls = urls("http://b:1");
+        assert_eq!(MemberListResponse::decode(body).unwrap().members, [expected]);
+
+        // A former member may publish late.
+        let late = Member { id: 4, ..published }.encode_to_vec().into();
+        assert_eq!(apply(&mut machine, Kind::MemberAttributes, late, None), Ok(Bytes::new()));
+        assert_eq!(schema::member(machine.store().tables(), 4), None);
+        assert!(apply(&mut machine, Kind::MemberAttributes, Bytes::from_static(b"\xff"), None).is_err());
     }
 }
