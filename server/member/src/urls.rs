@@ -114,20 +114,34 @@ fn parse_one(text: &str) -> Result<String, UrlError> {
     }
     let Some(behind) = behind.strip_prefix("//") else { return Err(UrlError::HostPort(text.to_owned())) };
     let address = authority(text);
-    if address.contains([' ', '<', '>', '"', '\\', '^', '`', '{', '}', '|']) {
-        return Err(problem("invalid character in host name"));
+    if let Some(found) = host_problem(address) {
+        return Err(problem(&found));
     }
-    let (host, port) = address.rsplit_once(':').ok_or_else(|| UrlError::HostPort(text.to_owned()))?;
-    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(problem(&format!("invalid port \":{port}\" after host")));
-    }
-    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+    let (host, _) = address.rsplit_once(':').ok_or_else(|| UrlError::HostPort(text.to_owned()))?;
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let (name, others) = in_brackets.map_or((host, &[':', '[', ']'][..]), |name| (name, &['[', ']']));
+    if name.contains(others) {
         return Err(UrlError::HostPort(text.to_owned()));
     }
     if behind.split(['?', '#']).next().is_some_and(|behind| behind.contains('/')) {
         return Err(UrlError::Path(text.to_owned()));
     }
     Ok(format!("{scheme}://{behind}"))
+}
+
+/// The mistake in a host and port that Go names first.
+fn host_problem(address: &str) -> Option<String> {
+    let port = match address.rfind(']') {
+        Some(end) if address.starts_with('[') => &address[end + 1..],
+        None if address.starts_with('[') => return Some("missing ']' in host".to_owned()),
+        _ => address.rfind(':').map_or("", |colon| &address[colon..]),
+    };
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number) {
+        return Some(format!("invalid port {port:?} after host"));
+    }
+    let at = address.find([' ', '<', '>', '"', '\\', '^', '`', '{', '}', '|'])?;
+    Some(format!("invalid character {:?} in host name", &address[at..=at]))
 }
 
 #[cfg(test)]
@@ -152,12 +166,27 @@ mod tests {
             ("http://::1", "URL address does not have the form \"host:port\": http://::1"),
             ("http:a:1", "URL address does not have the form \"host:port\": http:a:1"),
             ("http://a:b", "parse \"http://a:b\": invalid port \":b\" after host"),
+            ("http://a b:x", "parse \"http://a b:x\": invalid port \":x\" after host"),
+            ("http://[::1]x:2", "parse \"http://[::1]x:2\": invalid port \"x:2\" after host"),
+            ("http://[::1:2", "parse \"http://[::1:2\": missing ']' in host"),
+            ("http://[::1]", "URL address does not have the form \"host:port\": http://[::1]"),
+            ("http://a]:1", "URL address does not have the form \"host:port\": http://a]:1"),
+            ("http://a b", "parse \"http://a b\": invalid character \" \" in host name"),
+            ("http://[a|b]:1", "parse \"http://[a|b]:1\": invalid character \"|\" in host name"),
+            (":1", "parse \":1\": missing protocol scheme"),
+            ("-a:1", "parse \"-a:1\": first path segment in URL cannot contain colon"),
+            ("a_b:1", "parse \"a_b:1\": first path segment in URL cannot contain colon"),
+            ("a.b:1", "URL scheme must be http, https, unix, or unixs: a.b:1"),
+            ("/:", "URL scheme must be http, https, unix, or unixs: /:"),
+            ("x/y:z", "URL scheme must be http, https, unix, or unixs: x/y:z"),
             ("http://a:1/", "URL must not contain a path: http://a:1/"),
             ("http://a:1/x", "URL must not contain a path: http://a:1/x"),
         ] {
             assert_eq!(parsed(&[text]), Err(problem.to_owned()));
         }
         assert_eq!(parsed(&[]), Err("no valid URLs given".to_owned()));
+        let control = parsed(&["http://a\u{1}:1"]).unwrap_err();
+        assert!(control.ends_with("net/url: invalid control character in URL"), "{control}");
     }
 
     #[test]
