@@ -143,9 +143,9 @@ impl PageWalk<'_> {
         for cell in 0..page.len() {
             let key = page.key(cell).ok_or_else(|| pages.damage(at.id, "has an unreadable key"))?;
             let next = if cell + 1 < page.len() { page.key(cell + 1) } else { high };
-            let first_of_branch = !leaf && cell == 0;
-            let low = if first_of_branch { low } else { Some(key) };
-            let in_order = next.is_none_or(|next| low.is_none_or(|low| low < next));
+            // The first key that a branch says is no bound: that of the branch itself is.
+            let from = if !leaf && cell == 0 { low } else { Some(key) };
+            let in_order = next.is_none_or(|next| from.is_none_or(|from| from < next));
             if !in_order || (cell == 0 && leaf && low.is_some_and(|low| key < low)) {
                 return Err(pages.damage(at.id, format!("has keys out of order at cell {cell}")));
             }
@@ -154,7 +154,7 @@ impl PageWalk<'_> {
             } else {
                 let child =
                     page.branch_cell(cell).ok_or_else(|| pages.damage(at.id, "has an unreadable cell"))?;
-                self.tree(child.child, levels - 1, low, next)?;
+                self.tree(child.child, levels - 1, from, next)?;
             }
         }
         Ok(())

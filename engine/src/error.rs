@@ -121,3 +121,35 @@ impl std::fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A full disk and a used-up quota are waited for; any other error of the same call is not.
+    #[test]
+    fn only_missing_room_is_waited_for() {
+        for (kind, is_room) in [
+            (io::ErrorKind::StorageFull, true),
+            (io::ErrorKind::QuotaExceeded, true),
+            (io::ErrorKind::FileTooLarge, false),
+            (io::ErrorKind::Other, false),
+        ] {
+            let error = Error::growing("the file", io::Error::from(kind));
+            assert_eq!((error.is_no_space(), error.is_fatal()), (is_room, !is_room), "{kind}");
+            assert!(Error::io("the file", io::Error::from(kind)).is_fatal(), "a write has its room already");
+        }
+    }
+
+    #[test]
+    fn a_store_goes_on_after_what_only_a_request_has_wrong() {
+        let newer = Error::Newer { format: 9, known: 8 };
+        for fatal in [Error::corrupt("a page"), Error::corrupt_or_bug("a page"), newer, Error::Poisoned] {
+            assert!(fatal.is_fatal() && !fatal.is_no_space(), "{fatal}");
+        }
+        let compacted = Error::Compacted { compact_revision: 7 };
+        for other in [compacted, Error::FutureRevision { current: 7 }, Error::stream("ends early")] {
+            assert!(!other.is_fatal() && !other.is_no_space(), "{other}");
+        }
+    }
+}

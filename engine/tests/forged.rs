@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
-use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, Table};
+use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, Table, TableRoot};
 use revd_engine::mvcc::record::encode_tombstone;
 use revd_engine::mvcc::revision::{RecordKey, RecordKind};
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Revision, Store};
@@ -291,6 +292,54 @@ fn leaves_whose_keys_do_not_follow_each_other_are_errors_and_no_panics() {
     assert!(panics.is_empty() && files > 100, "{}", panics.join("\n"));
     // Packing itself has found some: the others are found on the way there.
     assert!(errors.iter().any(|error| error.contains("leaves that are packed")), "{errors:?}");
+}
+
+/// A search for such a key ends in the leaf before: it would be there and not be found.
+#[test]
+fn a_key_below_the_bound_of_its_leaf_is_damage() {
+    let mut whole = Sealer { bytes: file(), reached: BTreeSet::new() };
+    whole.seal();
+    let checked = |bytes: Vec<u8>| {
+        let db = Db::open(Arc::new(SimDisk::from_bytes(bytes)), OPTIONS).unwrap();
+        check(&db).map(drop)
+    };
+    checked(whole.bytes.clone()).unwrap();
+    // From the last leaf to the first one, which has no bound.
+    let firsts: Vec<usize> = ends_of_record_leaves(&whole).chunks(2).map(|ends| ends[0]).collect();
+    let (_, bounded) = firsts.split_last().unwrap();
+    assert!(bounded.len() > 20, "{bounded:?}");
+    for place in bounded {
+        let mut forged = Sealer { bytes: whole.bytes.clone(), reached: BTreeSet::new() };
+        forged.bytes[*place] -= 1;
+        forged.seal();
+        let error = checked(forged.bytes).unwrap_err().to_string();
+        assert!(error.contains("has keys out of order at cell 0"), "{error}");
+    }
+}
+
+/// A table that a meta slot describes wrongly, with all checksums right.
+#[test]
+fn each_lie_about_a_table_is_named() {
+    type Lie = fn(&mut Meta);
+    let mut whole = Sealer { bytes: file(), reached: BTreeSet::new() };
+    whole.seal();
+    let lies: [(&str, Lie); 5] = [
+        ("keys, not", |meta| meta.tables[0].len += 1),
+        ("is used twice", |meta| meta.tables[1] = meta.tables[0]),
+        ("above the leaves' end", |meta| meta.tables[0].depth += 1),
+        ("above the leaves' end", |meta| meta.tables[0].depth -= 1),
+        ("pages are neither used nor free", |meta| meta.tables[0] = TableRoot::default()),
+    ];
+    for (text, lie) in lies {
+        let mut bytes = whole.bytes.clone();
+        let (at, mut meta) = whole.newest();
+        assert!(meta.tables[0].depth > 1 && meta.tables[1].root.is_some(), "{meta:?}");
+        lie(&mut meta);
+        bytes[at..at + SLOT_BYTES].copy_from_slice(&meta.encode());
+        let db = Db::open(Arc::new(SimDisk::from_bytes(bytes)), OPTIONS).unwrap();
+        let error = check(&db).unwrap_err().to_string();
+        assert!(error.contains(text), "{text}: {error}");
+    }
 }
 
 /// A compaction goes on behind the record that it looked at last: there is nothing behind the last

@@ -60,7 +60,9 @@ fn rows_that_changed_while_a_checkpoint_found_no_room_stay_as_they_are() {
                 index += 1;
                 change(&mut store, &mut rows, index, &mut random);
             }
+            let has_no_room = written.has_no_room();
             let is_refused = store.finish_checkpoint(written).no_space.is_some();
+            assert_eq!(is_refused, has_no_room, "it says so before the store hears of it");
             if was_refused && !is_refused {
                 let again = open(&SimDisk::from_bytes(disk.bytes()));
                 check(again.db().unwrap()).unwrap();
