@@ -397,9 +397,13 @@ fn explain<E: Effective>(calls: &Calls<'_>) -> Result<bool, usize> {
             open.insert(*number);
             continue;
         }
+        let fault = Err(calls.ops[*number].call);
+        if !open.contains(number) {
+            return fault; // it ended before it began
+        }
         let Some(next) = after(calls, &open, configurations, *number) else { return Ok(false) };
         if next.is_empty() {
-            return Err(calls.ops[*number].call);
+            return fault;
         }
         configurations = next;
         open.remove(number);

@@ -143,9 +143,40 @@ fn a_register_is_linearizable_or_not() {
         ("deleted and still there", false, vec![put((0, 1), "a"), delete((2, 3), 1), get((4, 5), "a")]),
         ("deleted twice", false, vec![put((0, 1), "a"), delete((2, 3), 1), delete((4, 5), 1)]),
         ("deleted by two, once", true, vec![put((0, 1), "a"), delete((2, 9), 1), delete((2, 9), 0)]),
+        (
+            "ended before it began",
+            false,
+            vec![
+                put((0, 1), "a"),
+                put((2, 40), "b"),
+                get((3, 4), "b"),
+                get((20, 6), "b"),
+                put((8, 9), "c"),
+                get((50, 51), "b"),
+            ],
+        ),
     ];
     for (name, is_right, calls) in cases {
         let found = anomalies(calls, Check::Registers);
         assert_eq!(found.is_empty(), is_right, "{name}: {found:?}");
+    }
+}
+
+/// More calls than a word has bits, one behind the other by what each found: one order explains
+/// them.
+#[test]
+fn very_many_calls_to_a_register_may_overlap() {
+    let chained = |number: usize| {
+        let key = "k".into();
+        let put =
+            PutRequest { key, value: number.to_string().into(), prev_kv: true, ..PutRequest::default() };
+        let prev_kv = number.checked_sub(1).map(|before| kv("k", &before.to_string()));
+        let answer = PutResponse { prev_kv, ..PutResponse::default() };
+        call(0, 100, Request::Put(put), Outcome::Answered(Response::Put(answer)))
+    };
+    for (last, is_right) in [("69", true), ("3", false), ("68", false)] {
+        let calls = (0..70).map(chained).chain([get((101, 102), last)]).collect();
+        let found = anomalies(calls, Check::Registers);
+        assert_eq!(found.is_empty(), is_right, "{last}: {found:?}");
     }
 }
