@@ -21,6 +21,9 @@ pub(super) enum IndexNode {
     Branch(Row<Child>),
 }
 
+/// With the counters of its `Arc` it is a line of the processor's caches.
+const _: () = assert!(size_of::<IndexNode>() == 48);
+
 /// A key and its history, as a leaf holds them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IndexEntry<'i> {
@@ -414,7 +417,6 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
         if keys.is_empty() {
             break;
         }
-        histories.shrink_to_fit();
         let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
         let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
         let placed = is_sorted && push_leaf(&mut level, leaf);

@@ -4,25 +4,23 @@ use std::ops::{Deref, DerefMut};
 
 use crate::mvcc::key_index::keys::{KeyRef, Keys};
 
-/// A row with no room for one more gets room for so many: most stay in memory, and few grow.
-const ROOM: usize = 4;
-
 /// An item of a row.
 pub(super) trait Item {
     /// How many items at the front of a row have keys that say nothing.
     const UNSEARCHED: usize;
 }
 
-/// Items in the order of their keys.
+/// Items in the order of their keys, without room for more: there is one in memory for each node,
+/// and few of them grow.
 #[derive(Debug, Clone)]
 pub(super) struct Row<T> {
-    items: Vec<T>,
+    items: Box<[T]>,
     keys: Keys,
 }
 
 impl<T> Default for Row<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), keys: Keys::default() }
+        Self { items: Box::default(), keys: Keys::default() }
     }
 }
 
@@ -45,11 +43,15 @@ impl<T: Item> Row<T> {
     pub(super) fn new<'k>(items: Vec<T>, keys: impl Iterator<Item = KeyRef<'k>> + Clone) -> Self {
         let keys = Keys::new(keys, T::UNSEARCHED);
         assert_eq!(items.len(), keys.len(), "a row has as many keys as items");
-        Self { items, keys }
+        Self { items: items.into(), keys }
     }
 
     pub(super) fn into_items(self) -> Vec<T> {
-        self.items
+        self.items.into_vec()
+    }
+
+    fn take_items(&mut self) -> Vec<T> {
+        std::mem::take(&mut self.items).into_vec()
     }
 
     pub(super) fn key(&self, at: usize) -> &[u8] {
@@ -66,28 +68,32 @@ impl<T: Item> Row<T> {
 
     pub(super) fn insert(&mut self, at: usize, key: KeyRef<'_>, item: T) {
         self.keys = self.keys.with(at, key, T::UNSEARCHED);
-        if self.items.len() == self.items.capacity() {
-            self.items.reserve_exact(ROOM);
-        }
-        self.items.insert(at, item);
+        let mut items = self.take_items();
+        items.reserve_exact(1);
+        items.insert(at, item);
+        self.items = items.into();
     }
 
     pub(super) fn remove(&mut self, at: usize) -> T {
         let (before, behind) = (self.keys.range(0..at), self.keys.range(at + 1..self.len()));
         self.keys = Keys::new(before.chain(behind), T::UNSEARCHED);
-        self.items.remove(at)
+        let mut items = self.take_items();
+        let removed = items.remove(at);
+        self.items = items.into();
+        removed
     }
 
     /// Takes the items from `at` on off the row.
     pub(super) fn split(&mut self, at: usize) -> Self {
         let keys = Keys::new(self.keys.range(at..self.len()), T::UNSEARCHED);
         self.keys = Keys::new(self.keys.range(0..at), T::UNSEARCHED);
-        let items = self.items.split_off(at);
+        let mut items = self.take_items();
+        let right = items.split_off(at);
         // An allocator leaves a piece that shrinks by less than a half as large as it was.
         let mut left = Vec::with_capacity(at);
-        left.append(&mut self.items);
-        self.items = left;
-        Self { items, keys }
+        left.append(&mut items);
+        self.items = left.into();
+        Self { items: right.into(), keys }
     }
 
     /// The first item whose key is not below `key`.
@@ -106,8 +112,10 @@ impl<T: Item + Clone> Row<T> {
     pub(super) fn extend(&mut self, more: &Self, first: Option<KeyRef<'_>>) {
         let first_and_rest = first.into_iter().chain(more.keys().skip(usize::from(first.is_some())));
         self.keys = Keys::new(self.keys().chain(first_and_rest), T::UNSEARCHED);
-        self.items.reserve_exact(more.len());
-        self.items.extend_from_slice(more);
+        let mut items = self.take_items();
+        items.reserve_exact(more.len());
+        items.extend_from_slice(more);
+        self.items = items.into();
     }
 }
 
