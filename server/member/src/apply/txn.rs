@@ -511,4 +511,33 @@ mod tests {
             assert_eq!(machine.store().revision(), before + 1);
         }
     }
+
+    /// As with etcd: the log is asked for unless every operation is a range, and a quorum unless
+    /// each range says that it need not be.
+    #[test]
+    fn a_transaction_is_as_strict_as_its_strictest_operation() {
+        let range = |serializable| {
+            let range = RangeRequest { key: "k".into(), serializable, ..RangeRequest::default() };
+            RequestOp { request: Some(Request::RequestRange(range)) }
+        };
+        let put = || RequestOp { request: Some(Request::RequestPut(PutRequest::default())) };
+        let nested = || RequestOp { request: Some(Request::RequestTxn(TxnRequest::default())) };
+        for (ops, is_read_only, is_serializable) in [
+            (vec![], true, true),
+            (vec![range(true), range(true)], true, true),
+            (vec![range(true), range(false)], true, false),
+            (vec![range(true), put()], false, false),
+            (vec![nested()], false, false),
+        ] {
+            let (success, failure) = (ops.clone(), ops);
+            let branches = [
+                TxnRequest { success, ..TxnRequest::default() },
+                TxnRequest { failure, ..TxnRequest::default() },
+            ];
+            for txn in branches {
+                assert_eq!(super::is_read_only(&txn), is_read_only, "{txn:?}");
+                assert_eq!(super::is_serializable(&txn), is_serializable, "{txn:?}");
+            }
+        }
+    }
 }

@@ -431,6 +431,8 @@ mod tests {
         assert_eq!((hold.bytes(), share.held(), budget.used()), (450, 450, 450));
         hold.release(400);
         assert_eq!(hold.grow(100), Ok(()));
+        hold.set(20);
+        assert_eq!((hold.bytes(), share.held(), budget.used()), (20, 20, 20), "fewer than before");
         drop(hold);
         assert_eq!((share.held(), budget.used()), (0, 0));
     }

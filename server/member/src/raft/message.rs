@@ -421,4 +421,21 @@ mod tests {
     fn a_proposal_is_no_message_for_others() {
         encoded(&RaftMessage(message(MessageType::MsgPropose)));
     }
+
+    #[test]
+    fn a_message_is_shown_with_the_fields_that_it_has() {
+        let mut append = message(MessageType::MsgAppend);
+        (append.index, append.log_term, append.commit) = (41, 7, 40);
+        append
+            .set_entries([42, 43].map(|index| entry(index, 9, EntryType::EntryNormal, b"")).to_vec().into());
+        let mut response = message(MessageType::MsgAppendResponse);
+        (response.index, response.reject, response.reject_hint) = (41, true, 39);
+        for (message, text) in [
+            (append, "Append of term 9, entries behind 41 of term 7: 42 43, commit 40"),
+            (response, "AppendResponse of term 9, index 41, rejected, hint 39"),
+            (message(MessageType::MsgRequestVote), "RequestVote of term 9"),
+        ] {
+            assert_eq!(RaftMessage(message).to_string(), text);
+        }
+    }
 }

@@ -165,4 +165,25 @@ mod tests {
         }
         assert!(drawn.iter().copied().eq(ELECTION_TICKS..2 * ELECTION_TICKS), "{drawn:?}");
     }
+
+    /// Two members may say so one after the other: the random part of the timeout is drawn once.
+    #[test]
+    fn a_leader_is_lost_once_in_a_period() {
+        let mut drawn = BTreeSet::new();
+        for seed in 0..40 {
+            let mut voter = voters(seed).swap_remove(0);
+            let raft = &mut voter.raft.raft;
+            raft.election_elapsed = 3;
+            voter.timeouts.leader_lost(raft);
+            assert_eq!(raft.election_elapsed, ELECTION_TICKS, "an election time counts as over");
+            let timeout = raft.randomized_election_timeout();
+            voter.timeouts.leader_lost(raft);
+            assert_eq!(
+                (raft.election_elapsed, raft.randomized_election_timeout()),
+                (ELECTION_TICKS, timeout)
+            );
+            drawn.insert(timeout);
+        }
+        assert!(drawn.len() > 5, "{drawn:?}");
+    }
 }

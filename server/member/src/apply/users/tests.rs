@@ -388,3 +388,51 @@ fn bug_89_malformed_requests_about_users_are_answers() {
         }
     }
 }
+
+/// As with etcd a certificate may have no name; and those without a token are let in to nothing
+/// but what needs no rights.
+#[test]
+fn callers_without_a_name_or_a_token_are_refused_in_the_order_of_etcd() {
+    let subject = Subject::enabled();
+    assert!(subject.machine.needs_rights() && !Subject::new().machine.needs_rights());
+    let tables = subject.machine.state.store.tables();
+    let mut access = Access::of(tables);
+    let mut may = |caller: &Caller, wants: Wants<'_>| {
+        access.check(tables, caller, &wants, Attached::Unknown).map_err(|error| match error {
+            Error::Auth(error) => error,
+            other => panic!("{other}"),
+        })
+    };
+    let of = |name: &str, revision| Caller::User(Arc::new(User { name: name.to_owned(), revision }));
+    let read = Wants::Read { key: b"b", range_end: b"" };
+    let without_keys = [
+        Wants::Login,
+        Wants::Root,
+        Wants::User(""),
+        Wants::Role("b"),
+        Wants::WriteLease(1),
+        Wants::ReadLease(None),
+    ];
+    for revision in [None, Some(0), Some(1)] {
+        let nameless = of("", revision);
+        for wants in without_keys {
+            assert_eq!(may(&nameless, wants), Err(AuthError::EmptyUser), "{wants:?}");
+        }
+        assert_eq!(may(&nameless, Wants::Nothing), Ok(()));
+    }
+    for (revision, error) in [
+        (None, AuthError::PermissionDenied),
+        (Some(0), AuthError::EmptyUser),
+        (Some(1), AuthError::OldAuthRevision),
+    ] {
+        assert_eq!(may(&of("", revision), read), Err(error.clone()));
+        assert_eq!(may(&of("eve", revision), read), Err(error), "a user that is not there");
+    }
+    for wants in without_keys.into_iter().chain([read]) {
+        assert_eq!(may(&Caller::Nobody, wants), Err(AuthError::EmptyUser), "{wants:?}");
+        assert_eq!(may(&Caller::BadToken, wants), Err(AuthError::InvalidAuthToken), "{wants:?}");
+        assert_eq!(may(&Caller::Member, wants), Ok(()), "{wants:?}");
+    }
+    assert_eq!(may(&Caller::Nobody, Wants::Nothing), Ok(()));
+    assert_eq!(may(&Caller::BadToken, Wants::Nothing), Err(AuthError::InvalidAuthToken));
+}
