@@ -6,18 +6,20 @@
 //! key's mod revision with that of the list it read.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use revd_proto::etcdserverpb::{RangeRequest, RangeResponse, RequestOp, request_op, response_op};
 
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response, Time};
-use crate::range::is_in_range;
+use crate::range;
 
 /// Keys that are lists begin so.
 pub const PREFIX: &[u8] = b"list/";
 
-type List = Vec<Bytes>;
+/// Elements, as they stand in the history.
+type List<'h> = Vec<&'h [u8]>;
 
 /// Why one transaction came before another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,19 +35,22 @@ enum Why {
 }
 
 #[derive(Debug)]
-struct Transaction {
+struct Transaction<'h> {
     call: usize,
     began: Time,
     returned: Option<Time>,
-    reads: Vec<(Bytes, List)>,
-    appends: Vec<(Bytes, Bytes)>,
+    reads: Vec<(&'h Bytes, List<'h>)>,
+    appends: Vec<(&'h Bytes, &'h [u8])>,
 }
 
 /// The elements of a list.
 #[must_use]
 pub fn elements(value: &Bytes) -> Vec<Bytes> {
-    let parts = value.split(|byte| *byte == b',').filter(|part| !part.is_empty());
-    parts.map(|part| value.slice_ref(part)).collect()
+    parts(value).map(|part| value.slice_ref(part)).collect()
+}
+
+fn parts(value: &Bytes) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').filter(|part| !part.is_empty())
 }
 
 /// Looks for circles and lists that contradict each other.
@@ -69,8 +74,9 @@ pub(crate) fn check(history: &History) -> Vec<Fault> {
     };
     let aborted = orders.iter().flat_map(|(key, list)| list.iter().map(move |element| (key, element)));
     for (key, element) in aborted {
-        if refused.contains(&(key.clone(), element.clone())) {
-            return fault(format!("G1a: {element:?} of {key:?} was refused, and is there"));
+        if refused.contains(&(*key, *element)) {
+            let element = element.escape_ascii();
+            return fault(format!("G1a: {element} of {key:?} was refused, and is there"));
         }
     }
     let graph = Graph::new(&transactions, &orders);
@@ -88,8 +94,8 @@ fn keys(history: &History) -> BTreeSet<Bytes> {
     written.map(|(key, _)| key).filter(|key| key.starts_with(PREFIX)).collect()
 }
 
-impl Transaction {
-    fn of(number: usize, call: &Call, keys: &BTreeSet<Bytes>) -> Self {
+impl<'h> Transaction<'h> {
+    fn of(number: usize, call: &'h Call, keys: &'h BTreeSet<Bytes>) -> Self {
         let returned = call.answer().map(|_| call.returned);
         let mut own =
             Self { call: number, began: call.began, returned, reads: Vec::new(), appends: Vec::new() };
@@ -117,48 +123,51 @@ impl Transaction {
         own
     }
 
-    fn puts(&mut self, branch: &[RequestOp]) {
+    fn puts(&mut self, branch: &'h [RequestOp]) {
         for op in branch {
             let Some(request_op::Request::RequestPut(put)) = &op.request else { continue };
             if !put.key.starts_with(PREFIX) {
                 continue;
             }
-            let mut list = elements(&put.value);
+            let mut list: List<'h> = parts(&put.value).collect();
             if let Some(element) = list.pop() {
-                self.reads.push((put.key.clone(), list));
-                self.appends.push((put.key.clone(), element));
+                self.reads.push((&put.key, list));
+                self.appends.push((&put.key, element));
             }
         }
     }
 
-    fn range(&mut self, request: &RangeRequest, response: &RangeResponse, keys: &BTreeSet<Bytes>) {
+    fn range(&mut self, request: &RangeRequest, response: &'h RangeResponse, keys: &'h BTreeSet<Bytes>) {
         let is_odd = request.serializable || request.revision > 0 || request.limit > 0;
         if is_odd || request.count_only || request.keys_only || !request.key.starts_with(PREFIX) {
             return;
         }
-        let found: BTreeMap<&Bytes, &Bytes> = response.kvs.iter().map(|kv| (&kv.key, &kv.value)).collect();
-        for key in keys.iter().filter(|key| is_in_range(key, &request.key, &request.range_end)) {
-            let is_own = self.appends.iter().any(|(own, _)| own == key);
+        let found: BTreeMap<&Bytes, &'h Bytes> = response.kvs.iter().map(|kv| (&kv.key, &kv.value)).collect();
+        let (start, end) = range::bounds(&request.key, &request.range_end);
+        let end = end.map_or(Bound::Unbounded, Bound::Excluded);
+        for key in keys.range((Bound::Included(start), end)) {
+            let is_own = self.appends.iter().any(|(own, _)| *own == key);
             if !is_own {
-                self.reads.push((key.clone(), found.get(key).map_or_else(Vec::new, |value| elements(value))));
+                let list = found.get(key).map_or_else(Vec::new, |value| parts(value).collect());
+                self.reads.push((key, list));
             }
         }
     }
 
     /// The lists that it saw or made.
-    fn lists(&self) -> impl Iterator<Item = (&Bytes, List)> {
+    fn lists(&self) -> impl Iterator<Item = (&'h Bytes, List<'h>)> {
         self.reads.iter().map(|(key, read)| {
-            let own = self.appends.iter().filter(|(own, _)| own == key).map(|(_, element)| element.clone());
-            (key, read.iter().cloned().chain(own).collect())
+            let own = self.appends.iter().filter(|(own, _)| own == key).map(|(_, element)| *element);
+            (*key, read.iter().copied().chain(own).collect())
         })
     }
 }
 
 /// Of each list, the order of its elements.
-fn orders(transactions: &[Transaction]) -> Result<BTreeMap<Bytes, List>, String> {
-    let mut longest: BTreeMap<Bytes, List> = BTreeMap::new();
+fn orders<'h>(transactions: &[Transaction<'h>]) -> Result<BTreeMap<&'h Bytes, List<'h>>, String> {
+    let mut longest: BTreeMap<&Bytes, List<'h>> = BTreeMap::new();
     for (key, list) in transactions.iter().flat_map(Transaction::lists) {
-        let known = longest.entry(key.clone()).or_default();
+        let known = longest.entry(key).or_default();
         if known.len() < list.len() {
             *known = list;
         }
@@ -166,16 +175,22 @@ fn orders(transactions: &[Transaction]) -> Result<BTreeMap<Bytes, List>, String>
     for (key, list) in transactions.iter().flat_map(Transaction::lists) {
         let known = &longest[key];
         if known[..list.len()] != list {
-            return Err(format!("lost update: {key:?} was {list:?} and {known:?}"));
+            let (was, is) = (words(&list), words(known));
+            return Err(format!("lost update: {key:?} was {was:?} and {is:?}"));
         }
     }
     for (key, list) in &longest {
-        let once: BTreeSet<&Bytes> = list.iter().collect();
+        let once: BTreeSet<&[u8]> = list.iter().copied().collect();
         if once.len() < list.len() {
-            return Err(format!("appended twice: {key:?} is {list:?}"));
+            return Err(format!("appended twice: {key:?} is {:?}", words(list)));
         }
     }
     Ok(longest)
+}
+
+/// A list for a message.
+fn words(list: &[&[u8]]) -> Vec<Bytes> {
+    list.iter().map(|element| Bytes::copy_from_slice(element)).collect()
 }
 
 /// Transactions by number, and behind them moments of time.
@@ -184,16 +199,17 @@ struct Graph {
 }
 
 impl Graph {
-    fn new(transactions: &[Transaction], orders: &BTreeMap<Bytes, List>) -> Self {
+    fn new(transactions: &[Transaction<'_>], orders: &BTreeMap<&Bytes, List<'_>>) -> Self {
         let mut graph = Self { edges: vec![Vec::new(); transactions.len()] };
-        let mut appender: BTreeMap<(&Bytes, &Bytes), usize> = BTreeMap::new();
+        let mut appender: BTreeMap<(&Bytes, &[u8]), usize> = BTreeMap::new();
         for (number, transaction) in transactions.iter().enumerate() {
             for (key, element) in &transaction.appends {
-                appender.insert((key, element), number);
+                appender.insert((*key, *element), number);
             }
         }
-        let by =
-            |key, element: Option<&Bytes>| element.and_then(|element| appender.get(&(key, element))).copied();
+        let by = |key: &Bytes, element: Option<&&[u8]>| {
+            element.and_then(|element| appender.get(&(key, *element))).copied()
+        };
         for (key, order) in orders {
             for pair in order.windows(2) {
                 graph.add(by(key, pair.first()), by(key, pair.last()), Why::Write);
@@ -220,7 +236,7 @@ impl Graph {
 
     /// A chain of moments: a transaction leads to the moment when it returned, and a moment to the
     /// transactions that began behind it.
-    fn time(&mut self, transactions: &[Transaction]) {
+    fn time(&mut self, transactions: &[Transaction<'_>]) {
         let begins = transactions.iter().enumerate().map(|(number, own)| (own.began, false, number));
         let ends = transactions.iter().enumerate();
         let ends = ends.filter_map(|(number, own)| Some((own.returned?, true, number)));

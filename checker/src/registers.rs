@@ -442,3 +442,53 @@ fn after<E: Effective>(
     }
     Some(next)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that look like chance, always the same.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            (self.0 >> 33) % bound
+        }
+    }
+
+    /// Calls to one register, most of them with true values.
+    fn ops(random: &mut Random) -> Vec<Op> {
+        let (mut value, mut ops) = (0, Vec::new());
+        for call in 0..40 {
+            let number = |random: &mut Random, bound: u64| {
+                usize::try_from(random.below(bound)).expect("a small number")
+            };
+            let is_write = random.below(2) == 0;
+            let found = if is_write { Found::Anything } else { Found::Is(value) };
+            let found = if random.below(60) == 0 { Found::Is(number(random, 40)) } else { found };
+            if is_write {
+                value = call + 1;
+            }
+            let at = 10 * call as Time;
+            let (began, end) = (at.saturating_sub(random.below(40)), at + random.below(40));
+            let returned = (random.below(12) > 0).then_some(end);
+            ops.push(Op { found, left: is_write.then_some(call + 1), began, returned, call });
+        }
+        ops
+    }
+
+    /// Sets of open calls in a word, and any others, lead to the same.
+    #[test]
+    fn sets_of_any_size_explain_the_same() {
+        let (mut random, mut explained) = (Random(1), [0; 2]);
+        for _ in 0..300 {
+            let ops = ops(&mut random);
+            let calls = Calls::new(&ops);
+            let result = explain::<u64>(&calls);
+            assert_eq!(result, explain::<BTreeSet<usize>>(&calls));
+            explained[usize::from(result == Ok(true))] += 1;
+        }
+        assert!(explained.iter().all(|count| *count > 20), "{explained:?}");
+    }
+}
