@@ -127,12 +127,14 @@ pub fn token(endpoint: &str) -> anyhow::Result<Option<Arc<str>>> {
 pub fn renew(client: &mut ClientConnection, endpoint: &str) -> anyhow::Result<()> {
     let host = host(endpoint)?;
     let Some(credentials) = users::credentials(host)? else { return Ok(()) };
-    // It asks for rights, by now.
-    users::set_open(host, false);
-    let token = log_in(endpoint, host, &credentials, client.token())?;
+    let token = log_in(endpoint, host, &credentials, Some(Refused(client.token())))?;
     client.set_token(token);
     Ok(())
 }
+
+/// A call with this token, or with none, was refused: the server asks for rights.
+#[derive(Clone, Copy)]
+struct Refused<'t>(Option<&'t Arc<str>>);
 
 /// One login at a time: who waited takes the token that another thread got meanwhile, or none where
 /// that one was told that none is needed.
@@ -140,14 +142,17 @@ fn log_in(
     endpoint: &str,
     host: &str,
     credentials: &Credentials,
-    refused: Option<&Arc<str>>,
+    refused: Option<Refused<'_>>,
 ) -> anyhow::Result<Option<Arc<str>>> {
     static LOGGING_IN: Mutex<()> = Mutex::new(());
     let _one = LOGGING_IN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(token) = users::token(host).filter(|token| Some(token) != refused) {
+    let is_refused = |token: &Arc<str>| refused.is_some_and(|Refused(refused)| refused == Some(token));
+    if let Some(token) = users::token(host).filter(|token| !is_refused(token)) {
         return Ok(Some(token));
     }
-    if users::is_open(host) {
+    if refused.is_some() {
+        users::set_open(host, false); // whatever was said of it before
+    } else if users::is_open(host) {
         return Ok(None);
     }
     let mut body = Vec::new();

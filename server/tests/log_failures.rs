@@ -244,7 +244,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
         origin,
         tick: Duration::from_millis(20),
         peers: no_peers(),
-        files: ReceivedFiles::new(&std::env::temp_dir()),
+        files: ReceivedFiles::new(&std::env::temp_dir(), None),
     };
     let (committed, fault) = (Rc::new(Cell::new(0)), (fault, Rc::clone(&seen)));
     let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));

@@ -60,7 +60,7 @@ fn seeds() -> (StateSeed, Around) {
         status: Arc::new(MemberStatus::default()),
         counters: Arc::new(Counters::new(1)),
         tokens: Arc::new(Tokens::new(Duration::from_secs(300))),
-        files: ReceivedFiles::new(&std::env::temp_dir()),
+        files: ReceivedFiles::new(&std::env::temp_dir(), None),
         reserve: Arc::new(Reserve::new(std::env::temp_dir().join("revd-no-reserve"), 0)),
         ready: ready.clone(),
     };

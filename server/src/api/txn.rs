@@ -50,7 +50,10 @@ impl Kv {
             return Err(Error::TooManyOperations);
         }
         let request = txn::decode(&message)?;
-        self.context.check_quota(gates::txn_cost(&request)).await?;
+        if !self.context.has_quota(gates::txn_cost(&request)) {
+            drop(request); // it may be many times its message, and the alarm may have to wait
+            return Err(self.context.no_space().await);
+        }
         validate::txn(&request, self.context.limits)?;
         if txn::is_read_only(&request) {
             return Box::pin(self.read_only_txn(caller, &request, replies)).await;
@@ -59,6 +62,7 @@ impl Kv {
         if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&request, replies)).await?;
         }
+        drop(request); // as above: of what waits for the log, messages are counted
         self.context.propose_growth(caller, Kind::Txn, message, replies).await
     }
 

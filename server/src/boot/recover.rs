@@ -150,7 +150,7 @@ impl<'c> MemberFiles<'c> {
     fn new(config: &'c Config, tls: &'c TlsDomain) -> Self {
         let member_dir = config.data_dir.join("member");
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
-        let files = ReceivedFiles::new(&member_dir).within_memory(config.memory_bytes);
+        let files = ReceivedFiles::new(&member_dir, config.memory_bytes);
         Self { config, tls, tree: files.tree(), files, member_dir, reserve, lock: None }
     }
 }

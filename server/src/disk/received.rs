@@ -16,21 +16,17 @@ use crate::memory;
 #[derive(Debug, Clone)]
 pub struct ReceivedFiles {
     files: DirFiles,
-    /// Memory that the files may take; without it, what the machine has for the process.
-    memory_bytes: Option<u64>,
+    /// Memory that the files may take.
+    memory_bytes: u64,
 }
 
 impl ReceivedFiles {
-    /// Beside the tree file of this directory.
+    /// Beside the tree file of this directory; in so much memory, or in what the machine has for
+    /// the process.
     #[must_use]
-    pub fn new(dir: &Path) -> Self {
-        Self { files: DirFiles::new(dir), memory_bytes: None }
-    }
-
-    /// With so much memory for what is mapped, if it is given.
-    #[must_use]
-    pub fn within_memory(self, memory_bytes: Option<u64>) -> Self {
-        Self { memory_bytes, ..self }
+    pub fn new(dir: &Path, memory_bytes: Option<u64>) -> Self {
+        let memory_bytes = memory_bytes.unwrap_or_else(memory::available_bytes);
+        Self { files: DirFiles::new(dir), memory_bytes }
     }
 
     /// Opens one of them for a store.
@@ -38,8 +34,7 @@ impl ReceivedFiles {
     /// # Errors
     /// When the system refuses.
     pub fn open(&self, path: &Path) -> revd_engine::Result<MmapDisk> {
-        let memory_bytes = self.memory_bytes.unwrap_or_else(memory::available_bytes);
-        Ok(MmapDisk::open(path)?.within_memory(memory_bytes))
+        Ok(MmapDisk::open(path)?.within_memory(self.memory_bytes))
     }
 
     /// The tree file.

@@ -274,7 +274,7 @@ mod tests {
     /// Adds these parts, which all wait already, to a new file.
     fn added(parts: Vec<Parts>) -> io::Result<bool> {
         let dir = tempfile::tempdir().unwrap();
-        let files = ReceivedFiles::new(dir.path());
+        let files = ReceivedFiles::new(dir.path(), None);
         let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
         executor.run(async {
             let (sender, waiting) = local_channel::new_bounded(limits::STATE_PARTS_WAITING_MAX);

@@ -193,6 +193,37 @@ fn slow_readers_of_large_ranges_leave_room_for_others() {
 }
 
 #[test]
+fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
+    with_small_server(async |server, client| {
+        fill(client, 2, 1_000_000).await;
+        let before = resident(server);
+        let get = RangeRequest { key: "k00001".into(), ..RangeRequest::default() }.encode_to_vec();
+        let message = [&[0, 0, 0, 0, u8::try_from(get.len()).unwrap()][..], &get].concat();
+        let attack = |_| {
+            let mut stream = attacker(server, 0x7fff_0000);
+            let mut calls = Vec::new();
+            for at in 0..16 {
+                calls.extend(frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range")));
+                calls.extend(frame(0, 1, 1 + 2 * at, &message));
+            }
+            stream.write_all(&calls).unwrap();
+            stream
+        };
+        let attackers: Vec<_> = (0..60).map(attack).collect();
+        let (began, mut most) = (now(), 0);
+        while began.elapsed() < Duration::from_secs(5) {
+            let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
+            client.kv.clone().range(request).await.unwrap();
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        println!("{} MB for gets that nobody takes", most / 1_000_000);
+        // 960 replies of a megabyte, of which sockets take a few megabytes each.
+        assert!(most < MEMORY_BYTES / 4 + SLACK, "{most} bytes");
+        drop(attackers);
+    });
+}
+
+#[test]
 fn streams_that_nobody_takes_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
         fill(client, 40, 1_000_000).await;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use revd::limits::{HANDSHAKE_DEADLINE, HANDSHAKES_PER_CORE_MAX};
 use rustls::ContentType;
 
 use crate::harness::{Random, Server, TempDir, free_address, from_env, peers, wait_until};
@@ -173,6 +174,34 @@ fn handshakes_of_clients_and_of_probes_take_nothing_from_each_other() {
     }
     asked("GET /health", "afterwards");
     put("afterwards");
+}
+
+/// The oldest of more half handshakes of clients than there are places give theirs up: one at the
+/// URL of metrics, older than all of them, stays.
+#[test]
+fn half_handshakes_of_clients_take_no_place_of_a_probe() {
+    let dir = TempDir::new();
+    let metrics = free_address();
+    let url = format!("https://{metrics}");
+    let (server, ..) = server(&dir, &["--cores", "1", "--listen-metrics-urls", &url]);
+    let begin = |address: SocketAddr| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(BEGINNING).unwrap();
+        stream
+    };
+    // Its own time is over after ten seconds, however fast the machine is.
+    let is_told = (0..5).any(|_| {
+        let began = tokio::time::Instant::now();
+        let probe = begin(metrics);
+        let crowd: Vec<_> = (0..=HANDSHAKES_PER_CORE_MAX).map(|_| begin(server.address)).collect();
+        let gave_way = || has_ended(&crowd[0]);
+        wait_until(Duration::from_secs(60), gave_way, || "no place is given up".to_owned());
+        let has_ended = has_ended(&probe);
+        let is_in_time = began.elapsed() < HANDSHAKE_DEADLINE / 2;
+        assert!(!is_in_time || !has_ended, "the place of a probe is lost to clients");
+        is_in_time
+    });
+    assert!(is_told, "{HANDSHAKES_PER_CORE_MAX} connections take too long on this machine");
 }
 
 /// Whether the other side has closed it; what it said before is read.
