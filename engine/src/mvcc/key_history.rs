@@ -303,6 +303,9 @@ mod tests {
             }
         }
         assert!(KeyHistory::decode(&[0xff; 30]).is_none());
+        let no_changes = [0];
+        assert!(KeyHistory::decode(&no_changes).is_none());
+        assert!(KeyHistory::decode_behind(Some(history), &no_changes).is_none(), "a row has some");
     }
 
     #[test]

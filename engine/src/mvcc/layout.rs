@@ -172,4 +172,37 @@ mod tests {
         };
         assert_eq!(StoreMeta::decode(&meta.encode()), meta);
     }
+
+    /// The bytes of a damaged slot may have any numbers.
+    #[test]
+    fn numbers_that_no_store_can_have_are_not_sound() {
+        let sound = StoreMeta {
+            revision: 9,
+            compact_revision: 5,
+            index_revision: 7,
+            compacted: 4,
+            swept: 3,
+            long_revision: 2,
+            ..StoreMeta::default()
+        };
+        assert!(sound.is_sound() && StoreMeta::default().is_sound());
+        for wrong in [
+            StoreMeta { revision: 0, ..sound },
+            StoreMeta { revision: 0, ..StoreMeta::default() },
+            StoreMeta { compact_revision: -2, compacted: -2, ..sound },
+            StoreMeta { compact_revision: 10, ..sound },
+            StoreMeta { index_revision: 0, ..sound },
+            StoreMeta { index_revision: 10, ..sound },
+            StoreMeta { compacted: -2, ..sound },
+            StoreMeta { compacted: 6, ..sound },
+            StoreMeta { compact_cursor: Revision { main: -1, sub: 0 }, ..sound },
+            StoreMeta { compact_cursor: Revision { main: 0, sub: -1 }, ..sound },
+            StoreMeta { swept: -2, ..sound },
+            StoreMeta { swept: 10, ..sound },
+            StoreMeta { long_revision: -1, ..sound },
+            StoreMeta { long_revision: 10, ..sound },
+        ] {
+            assert!(!wrong.is_sound(), "{wrong:?}");
+        }
+    }
 }
