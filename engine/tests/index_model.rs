@@ -24,7 +24,13 @@ fn key(random: &mut Random, space: KeySpace) -> Vec<u8> {
     let length = 1 + usize::try_from(number % 5).unwrap();
     let long = if number.is_multiple_of(11) { space.long } else { 0 };
     let begin = if random.one_in(2) { "" } else { "a beginning in common/" };
-    format!("{begin}{number:0length$}{}", "x".repeat(long)).into_bytes()
+    let key = format!("{begin}{number:0length$}{}", "x".repeat(long)).into_bytes();
+    if random.one_in(8) { near(&key, random) } else { key }
+}
+
+/// A key that begins like another one, or that begins another one: the next of all, or a part.
+fn near(key: &[u8], random: &mut Random) -> Vec<u8> {
+    if random.one_in(2) { [key, &[0]].concat() } else { key[..key.len().div_ceil(2)].to_vec() }
 }
 
 fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
@@ -40,8 +46,14 @@ fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
 fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, space: KeySpace) {
     let state = &states[usize::try_from(at).unwrap()];
     let (start, end) = (key(random, space), key(random, space));
-    let ranges =
-        [KeyRange::ALL, KeyRange::One(&start), KeyRange::From(&start), KeyRange::from_wire(&start, &end)];
+    let near = near(&start, random);
+    let ranges = [
+        KeyRange::ALL,
+        KeyRange::One(&start),
+        KeyRange::One(&near),
+        KeyRange::From(&near),
+        KeyRange::from_wire(&start, &end),
+    ];
     for range in ranges {
         let expected: Vec<_> = state.iter().filter(|(key, _)| range.contains(key)).collect();
         let found: Vec<_> = root.scan(range, at, Direction::Forward).collect();

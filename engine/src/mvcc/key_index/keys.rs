@@ -9,7 +9,7 @@
 //! u32 tag of each key | u16 where each key ends, counted from the first | the keys
 //! ```
 //!
-//! Keys that are too many bytes for that have memory of their own each, and no tags.
+//! Keys that are too many bytes for that have memory of their own each; their tags lie together too.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -33,6 +33,9 @@ pub(super) enum KeyRef<'k> {
     Own(&'k Key),
 }
 
+/// How many bytes of two keys are compared at once.
+const BLOCK: usize = 64;
+
 /// The keys of a node, in order. Some at the front may say nothing and are not searched.
 #[derive(Debug, Clone)]
 pub(super) enum Keys {
@@ -42,7 +45,18 @@ pub(super) enum Keys {
         /// Bytes that all searched keys begin with; tags are what follows.
         same: u16,
     },
-    Apart(Arc<[Key]>),
+    Apart(Arc<KeysApart>),
+}
+
+/// Keys with memory of their own each.
+#[derive(Debug, Clone)]
+pub(super) struct KeysApart {
+    tags: Vec<u32>,
+    keys: Vec<Key>,
+    /// Bytes of all of them.
+    total: usize,
+    /// Bytes that all searched keys begin with.
+    same: usize,
 }
 
 impl<'k> KeyRef<'k> {
@@ -75,11 +89,9 @@ impl Keys {
             (len, total) = (len + 1, total + key.bytes().len());
         }
         if total > PACKED_BYTES_MAX {
-            return Self::Apart(keys.map(KeyRef::to_key).collect());
+            return Self::Apart(Arc::new(KeysApart::new(keys.map(KeyRef::to_key).collect(), unsearched)));
         }
-        let mut searched = keys.clone().skip(unsearched).map(KeyRef::bytes);
-        let first = searched.next().unwrap_or_default();
-        let same = common(first, searched.last().unwrap_or(first));
+        let same = same(keys.clone().map(KeyRef::bytes), unsearched);
         let bytes = laid_out(len * (TAG + END) + total, |all| {
             let (mut tags, rest) = all.split_at_mut(len * TAG);
             let (mut ends, mut packed) = rest.split_at_mut(len * END);
@@ -95,16 +107,28 @@ impl Keys {
         Self::Packed { bytes, len: short(len), same: short(same) }
     }
 
-    /// These keys and one more, which is the one at `at` then.
-    pub(super) fn with(&self, at: usize, key: KeyRef<'_>, unsearched: usize) -> Self {
-        if let Some(keys) = self.with_tag(at, key.bytes(), unsearched) {
-            return keys;
+    /// Adds a key, which is the one at `at` then.
+    pub(super) fn insert(&mut self, at: usize, key: KeyRef<'_>, unsearched: usize) {
+        if let Self::Apart(keys) = self {
+            return Arc::make_mut(keys).insert(at, key.to_key(), unsearched);
         }
-        let (before, behind) = (self.range(0..at), self.range(at..self.len()));
-        Self::new(before.chain(std::iter::once(key)).chain(behind), unsearched)
+        *self = self.with_tag(at, key.bytes(), unsearched).unwrap_or_else(|| {
+            let (before, behind) = (self.range(0..at), self.range(at..self.len()));
+            Self::new(before.chain(std::iter::once(key)).chain(behind), unsearched)
+        });
     }
 
-    /// The same where the tags of the others stay, which is usual: copies the pieces.
+    pub(super) fn remove(&mut self, at: usize, unsearched: usize) {
+        if let Self::Apart(keys) = self
+            && keys.total - keys.keys[at].len() > PACKED_BYTES_MAX
+        {
+            return Arc::make_mut(keys).remove(at, unsearched);
+        }
+        *self = Self::new(self.range(0..at).chain(self.range(at + 1..self.len())), unsearched);
+    }
+
+    /// Packed keys and one more where the tags of the others stay, which is usual: copies the
+    /// pieces.
     fn with_tag(&self, at: usize, key: &[u8], unsearched: usize) -> Option<Self> {
         let Self::Packed { bytes, len, same } = self else { return None };
         let (len, same) = (usize::from(*len), usize::from(*same));
@@ -138,14 +162,14 @@ impl Keys {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Packed { len, .. } => usize::from(*len),
-            Self::Apart(keys) => keys.len(),
+            Self::Apart(apart) => apart.keys.len(),
         }
     }
 
     pub(super) fn get(&self, at: usize) -> KeyRef<'_> {
         match self {
             Self::Packed { bytes, len, .. } => KeyRef::Bytes(packed_key(bytes, usize::from(*len), at)),
-            Self::Apart(keys) => KeyRef::Own(&keys[at]),
+            Self::Apart(apart) => KeyRef::Own(&apart.keys[at]),
         }
     }
 
@@ -156,17 +180,85 @@ impl Keys {
     /// The first of the searched keys that is not `before`, which goes by their order to `key`.
     pub(super) fn first_where(&self, key: &[u8], unsearched: usize, before: impl Fn(&[u8]) -> bool) -> usize {
         let searched = unsearched..self.len();
-        let (bytes, same) = match self {
-            _ if searched.is_empty() => return self.len(),
-            Self::Apart(keys) => return partition(searched, |at| before(&keys[at])),
-            Self::Packed { bytes, same, .. } => (bytes, usize::from(*same)),
+        if searched.is_empty() {
+            return self.len();
+        }
+        match self {
+            Self::Packed { bytes, same, .. } => Tagged {
+                same: usize::from(*same),
+                tag_at: |at| packed_tag(bytes, at),
+                key_at: |at| packed_key(bytes, searched.end, at),
+            }
+            .first_where(key, searched.clone(), before),
+            Self::Apart(apart) => Tagged {
+                same: apart.same,
+                tag_at: |at: usize| apart.tags[at],
+                key_at: |at: usize| &*apart.keys[at],
+            }
+            .first_where(key, searched, before),
+        }
+    }
+}
+
+impl KeysApart {
+    fn new(keys: Vec<Key>, unsearched: usize) -> Self {
+        let total = keys.iter().map(|key| key.len()).sum();
+        let mut apart = Self { tags: Vec::new(), keys, total, same: 0 };
+        apart.set_tags(unsearched);
+        apart
+    }
+
+    fn set_tags(&mut self, unsearched: usize) {
+        self.same = same(self.keys.iter().map(|key| &**key), unsearched);
+        let tag = |(at, key): (usize, &Key)| if at < unsearched { 0 } else { tag(key, self.same) };
+        self.tags = self.keys.iter().enumerate().map(tag).collect();
+    }
+
+    /// Adds a key; its tag alone if those of the others stay.
+    fn insert(&mut self, at: usize, key: Key, unsearched: usize) {
+        self.total += key.len();
+        // One searched key alone begins like itself.
+        let stays = at >= unsearched && self.keys.len() >= unsearched + 2 && {
+            let neighbour = &self.keys[if at > unsearched { at - 1 } else { at }];
+            key.get(..self.same) == Some(&neighbour[..self.same])
         };
-        let (tag_at, key_at) = (|at| packed_tag(bytes, at), |at| packed_key(bytes, searched.end, at));
-        let wanted = tag(key, same);
+        if stays {
+            self.tags.insert(at, tag(&key, self.same));
+        }
+        self.keys.insert(at, key);
+        if !stays {
+            self.set_tags(unsearched);
+        }
+    }
+
+    /// Removes a key; its tag alone if it stood between others.
+    fn remove(&mut self, at: usize, unsearched: usize) {
+        self.total -= self.keys.remove(at).len();
+        if at > unsearched && at < self.keys.len() {
+            self.tags.remove(at);
+        } else {
+            self.set_tags(unsearched);
+        }
+    }
+}
+
+/// Keys that are searched by their tags.
+struct Tagged<T, K> {
+    /// Bytes that all of them begin with.
+    same: usize,
+    tag_at: T,
+    key_at: K,
+}
+
+impl<'k, T: Fn(usize) -> u32, K: Fn(usize) -> &'k [u8]> Tagged<T, K> {
+    /// The first of these, of which there are some, that is not `before`.
+    fn first_where(&self, key: &[u8], searched: Range<usize>, before: impl Fn(&[u8]) -> bool) -> usize {
+        let Self { same, tag_at, key_at } = self;
+        let wanted = tag(key, *same);
         let low = partition(searched.clone(), |at| tag_at(at) < wanted);
         // All begin alike: the one that is likely to be looked at anyway says how.
-        let begin = &key_at(low.min(searched.end - 1))[..same];
-        match key[..same.min(key.len())].cmp(begin) {
+        let begin = &key_at(low.min(searched.end - 1))[..*same];
+        match key[..key.len().min(*same)].cmp(begin) {
             Ordering::Less => return searched.start,
             Ordering::Greater => return searched.end,
             Ordering::Equal => {}
@@ -230,9 +322,29 @@ fn short(number: usize) -> u16 {
     u16::try_from(number).expect("packed keys are short")
 }
 
+/// A short key that is above `before` and not above `key`: the key itself where most of it would be
+/// copied, and it can be shared.
+pub(super) fn between(before: &[u8], key: KeyRef<'_>) -> Key {
+    let begin = &key.bytes()[..common(before, key.bytes()) + 1];
+    match key {
+        KeyRef::Own(own) if begin.len() > own.len() / 2 => Key::clone(own),
+        _ => Key::from(begin),
+    }
+}
+
 /// How many bytes two keys begin with alike.
-pub(super) fn common(one: &[u8], other: &[u8]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+fn common(one: &[u8], other: &[u8]) -> usize {
+    let blocks = one.chunks_exact(BLOCK).zip(other.chunks_exact(BLOCK));
+    let alike = BLOCK * blocks.take_while(|(one, other)| one == other).count();
+    let rest = one[alike..].iter().zip(&other[alike..]);
+    alike + rest.take_while(|(one, other)| one == other).count()
+}
+
+/// How many bytes all searched ones of these keys, which are in order, begin with alike.
+fn same<'k>(keys: impl Iterator<Item = &'k [u8]>, unsearched: usize) -> usize {
+    let mut searched = keys.skip(unsearched);
+    let first = searched.next().unwrap_or_default();
+    common(first, searched.last().unwrap_or(first))
 }
 
 /// Four bytes of a key from `from` on, as a number that is ordered as they are.
@@ -244,4 +356,97 @@ fn tag(key: &[u8], from: usize) -> u32 {
     let mut bytes = [0; TAG];
     bytes[..rest.len()].copy_from_slice(rest);
     u32::from_be_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Keys so long that they are not packed, which differ in their last bytes.
+    fn long_keys() -> Vec<Key> {
+        let key = |number: u32| [&[b'k'; 3_000][..], &number.to_be_bytes()].concat();
+        (0..32).map(|number| Key::from(key(3 * number + 1))).collect()
+    }
+
+    #[test]
+    fn tags_tell_long_keys_apart_that_differ_in_their_last_bytes() {
+        let all = long_keys();
+        let made = Keys::new(all.iter().map(KeyRef::Own), 0);
+        let mut grown = Keys::new(all[..16].iter().map(KeyRef::Own), 0);
+        (16..32).for_each(|at| grown.insert(at, KeyRef::Own(&all[at]), 0));
+        for keys in [made, grown] {
+            assert!(matches!(keys, Keys::Apart(_)));
+            for (at, key) in all.iter().enumerate() {
+                let looks = Cell::new(0);
+                let found = keys.first_where(key, 0, |other| {
+                    looks.set(looks.get() + 1);
+                    other < &**key
+                });
+                assert!(found == at && looks.get() <= 2, "key {at}: {found} after {looks:?} looks");
+            }
+        }
+    }
+
+    /// A key that comes or goes touches the counters of the others in a copy alone.
+    #[test]
+    fn long_keys_that_are_not_shared_are_changed_where_they_are() {
+        let place = |keys: &Keys| match keys {
+            Keys::Apart(apart) => Arc::as_ptr(apart),
+            Keys::Packed { .. } => panic!("the keys are packed"),
+        };
+        let all = long_keys();
+        let mut keys = Keys::new(all[..20].iter().map(KeyRef::Own), 0);
+        let before = place(&keys);
+        keys.insert(20, KeyRef::Own(&all[20]), 0);
+        assert_eq!(place(&keys), before);
+        for at in [7, 0] {
+            keys.remove(at, 0);
+            assert_eq!(place(&keys), before);
+        }
+        let copy = keys.clone();
+        keys.remove(3, 0);
+        assert_eq!((keys.len(), copy.len(), place(&copy)), (18, 19, before));
+    }
+
+    #[test]
+    fn keys_begin_alike_up_to_where_they_differ() {
+        for len in [0, 1, 63, 64, 65, 128, 200] {
+            let one = vec![7; len];
+            for differs in 0..=len {
+                let mut other = [&one[..], &[8]].concat();
+                other[differs] = 9;
+                assert_eq!((common(&one, &other), common(&other, &one)), (differs, differs));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_between_two_is_as_short_as_can_be() {
+        let pairs: [(&[u8], &[u8], &[u8]); 6] = [
+            (b"", b"key", b"k"),
+            (b"a long one", b"key", b"k"),
+            (b"key", b"key\0", b"key\0"),
+            (b"key", b"key\0and more", b"key\0"),
+            (b"key/000999/of a pod", b"key/001000/of a pod", b"key/001"),
+            (b"key/1", b"key/2", b"key/2"),
+        ];
+        for (before, key, expected) in pairs {
+            let cut = between(before, KeyRef::Bytes(key));
+            assert_eq!(&*cut, expected, "between {before:?} and {key:?}");
+            assert!(before < &*cut && &*cut <= key);
+        }
+    }
+
+    #[test]
+    fn a_key_between_two_is_shared_where_most_of_it_would_be_copied() {
+        let key = Key::from([&[b'k'; 100][..], b"2", &[b'z'; 100]].concat());
+        let (half, most) = ([b'k'; 99], [b'k'; 101]);
+        let cut = between(&half, KeyRef::Own(&key));
+        assert!(half[..] < *cut && *cut == key[..100], "{cut:?}");
+        let key = Key::from([&[b'k'; 101][..], &[b'z'; 99]].concat());
+        assert!(Arc::ptr_eq(&between(&most, KeyRef::Own(&key)), &key));
+        assert_eq!(&*between(&most, KeyRef::Bytes(&key)), &key[..102]);
+    }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::keys::{Key, KeyRef, common};
+use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::row::{Item, Row};
 use crate::mvcc::key_range::KeyRange;
 
-/// Entries of a full leaf and children of a full branch. Copying a node copies this many
-/// references: small enough that a change after each publication costs about a microsecond.
+/// Entries of a full leaf and children of a full branch. Copying a leaf copies this many histories
+/// of 32 B: small enough that a change after each publication costs about a microsecond.
 const FANOUT: usize = 32;
 /// A node with fewer entries or children is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
@@ -351,12 +351,6 @@ impl IndexNode {
         });
         Some(NewChild { first, child })
     }
-}
-
-/// A short key that is above `before` and not above `key`.
-fn between(before: &[u8], key: KeyRef<'_>) -> Key {
-    let bytes = &key.bytes()[..common(before, key.bytes()) + 1];
-    if bytes.len() == key.bytes().len() { key.to_key() } else { Key::from(bytes) }
 }
 
 /// Calls `change` with a key's history; without one if the key has none, and then adds the history

@@ -67,7 +67,7 @@ impl<T: Item> Row<T> {
     }
 
     pub(super) fn insert(&mut self, at: usize, key: KeyRef<'_>, item: T) {
-        self.keys = self.keys.with(at, key, T::UNSEARCHED);
+        self.keys.insert(at, key, T::UNSEARCHED);
         let mut items = self.take_items();
         items.reserve_exact(1);
         items.insert(at, item);
@@ -75,8 +75,7 @@ impl<T: Item> Row<T> {
     }
 
     pub(super) fn remove(&mut self, at: usize) -> T {
-        let (before, behind) = (self.keys.range(0..at), self.keys.range(at + 1..self.len()));
-        self.keys = Keys::new(before.chain(behind), T::UNSEARCHED);
+        self.keys.remove(at, T::UNSEARCHED);
         let mut items = self.take_items();
         let removed = items.remove(at);
         self.items = items.into();
