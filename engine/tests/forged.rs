@@ -11,10 +11,12 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
+use revd_engine::limits::VERSION_MAX;
 use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, Table, TableRoot};
+use revd_engine::mvcc::key_history::KeyHistory;
 use revd_engine::mvcc::record::encode_tombstone;
 use revd_engine::mvcc::revision::{RecordKey, RecordKind};
-use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Revision, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyMeta, KeyRange, Revision, Store};
 use revd_engine::page::{PageId, PageKind, PageRef, PageView, StoredValue, extent_content};
 use revd_engine::random::Random;
 use revd_engine::{Error, Result};
@@ -339,6 +341,34 @@ fn each_lie_about_a_table_is_named() {
         let db = Db::open(Arc::new(SimDisk::from_bytes(bytes)), OPTIONS).unwrap();
         let error = check(&db).unwrap_err().to_string();
         assert!(error.contains(text), "{text}: {error}");
+    }
+}
+
+/// The next put of the key, or the one after it, would be one that cannot be counted.
+#[test]
+fn a_saved_version_that_no_put_can_follow_is_an_error() {
+    for version in [VERSION_MAX, VERSION_MAX + 1, i64::MAX - 1] {
+        let disk = SimDisk::from_bytes(file());
+        let mut db = Db::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+        let put = KeyMeta { create_revision: 2, modified: Revision { main: 3, sub: 0 }, version };
+        let mut history = Vec::new();
+        KeyHistory::recorded(put).encode(&mut history);
+        let mut txn = db.begin().unwrap();
+        assert!(!txn.put(Table(1), b"replaced", &history).unwrap(), "the key is there");
+        txn.commit().unwrap();
+        drop(db);
+        let opened = Store::open(Arc::new(disk), OPTIONS);
+        if version > VERSION_MAX {
+            assert!(matches!(opened, Err(Error::Corrupt(_))), "{version}: {opened:?}");
+            continue;
+        }
+        let (mut store, mut last) = (opened.unwrap(), 0);
+        for _ in 0..3 {
+            let mut txn = store.begin();
+            last = txn.put(b"replaced", b"", 0).meta.version;
+            txn.commit();
+        }
+        assert_eq!(last, version + 3);
     }
 }
 

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use crate::limits::VERSION_MAX;
 use crate::mvcc::key_changes::{CHUNK, Changes, KeptChange};
 pub use crate::mvcc::key_changes::{KeyChange, KeyMeta};
 use crate::mvcc::revision::Revision;
@@ -222,7 +223,8 @@ impl KeyHistory {
             let create_revision = main.checked_sub_unsigned(varint::take(&mut bytes)?)?;
             let version = i64::try_from(varint::take(&mut bytes)?).ok()?;
             let change = KeyChange { revision: Revision { main, sub }, create_revision, version };
-            if create_revision < 0 || version == i64::MAX || (history.is_some() && change.revision <= last) {
+            let is_possible = create_revision >= 0 && version <= VERSION_MAX;
+            if !is_possible || (history.is_some() && change.revision <= last) {
                 return None;
             }
             last = change.revision;
@@ -306,6 +308,21 @@ mod tests {
         let no_changes = [0];
         assert!(KeyHistory::decode(&no_changes).is_none());
         assert!(KeyHistory::decode_behind(Some(history), &no_changes).is_none(), "a row has some");
+    }
+
+    #[test]
+    fn a_version_that_no_put_can_follow_is_refused() {
+        for version in [VERSION_MAX - 1, VERSION_MAX, VERSION_MAX + 1, i64::MAX - 1, i64::MAX] {
+            let mut bytes = Vec::new();
+            let put = KeyMeta { create_revision: 1, modified: revision(2, 0), version };
+            KeyHistory::recorded(put).encode(&mut bytes);
+            let decoded = KeyHistory::decode(&bytes);
+            assert_eq!(decoded.is_some(), version <= VERSION_MAX, "{version}");
+            if let Some(mut history) = decoded {
+                (3..6).for_each(|main| history.put(revision(main, 0)));
+                assert_eq!(history.newest().version, version + 3);
+            }
+        }
     }
 
     #[test]

@@ -350,8 +350,8 @@ impl Replay<'_> {
             // A compaction may have dropped the change before it.
             RecordKind::Put if is_compacted => {
                 let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
-                let is_possible =
-                    (1..i64::MAX).contains(&version) && (0..=key.revision.main).contains(&create_revision);
+                let is_possible = (1..=limits::VERSION_MAX).contains(&version)
+                    && (0..=key.revision.main).contains(&create_revision);
                 if !is_possible {
                     return Err(self.contradiction(key, record, 0));
                 }
@@ -389,6 +389,7 @@ mod tests {
     use super::*;
     use crate::db::DbOptions;
     use crate::disk::{Disk, SimDisk};
+    use crate::mvcc::record::{Stamp, encode_put};
     use crate::mvcc::{CheckpointKind, Store};
     use crate::random::Random;
 
@@ -452,6 +453,38 @@ mod tests {
                 assert_eq!(live(&loaded.index), live(&whole.index));
             }
         }
+    }
+
+    /// A compacted record is taken at its word: the puts that follow it count on from there.
+    #[test]
+    fn a_compacted_record_with_an_impossible_version_is_an_error() {
+        let store = store(4);
+        let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
+        let part = IndexPart { from: Vec::new(), end: None };
+        let revision = |main| Revision { main, sub: 0 };
+        let last = store.saved.revision;
+        let take = |version| {
+            let meta = StoreMeta { compact_revision: last + 1, ..store.saved };
+            let mut replay = Replay {
+                tree: &store.tree,
+                meta,
+                ranges: &ranges,
+                part: &part,
+                index: KeyIndex::new(),
+                records: 0,
+                long: WaitingKeys::default(),
+            };
+            let stamp = Stamp { create_revision: 1, mod_revision: last + 1, version, lease: 0 };
+            let record = encode_put(b"key", b"value", stamp, |parts| parts.concat());
+            let key = RecordKey { revision: revision(last + 1), kind: RecordKind::Put };
+            replay.take(key, &StoredRecord::parse(&record).unwrap())?;
+            Ok(replay.index.put(b"key", revision(last + 2)).meta.version)
+        };
+        for version in [limits::VERSION_MAX + 1, i64::MAX - 1, i64::MAX] {
+            let taken: Result<i64> = take(version);
+            assert!(matches!(taken, Err(Error::Corrupt(_))), "{version}: {taken:?}");
+        }
+        assert_eq!(take(limits::VERSION_MAX).unwrap(), limits::VERSION_MAX + 1);
     }
 
     /// Their rows were to be saved again when the process ended, and no walk comes by them.
