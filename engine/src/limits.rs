@@ -153,8 +153,8 @@ pub const INDEX_BYTES_PER_RECORD_BYTE: usize = 4;
 pub const LONG_KEYS_WAITING_BYTES: usize = 8 * 1024 * 1024;
 /// Older changes of a key that are saved together, in a row of about one page, and once.
 pub const HISTORY_ROW_CHANGES: usize = 768;
-/// Highest version of a key that is taken from a file: no store comes to it, and every put behind it
-/// can still be counted.
+/// Highest version of a key that is taken from a file: no store comes to it, and every put behind
+/// it can still be counted.
 pub const VERSION_MAX: i64 = i64::MAX / 2;
 /// Keys or records restored between two reports of progress.
 pub const RESTORED_PER_REPORT: u64 = 16 * 1024;

@@ -9,7 +9,8 @@
 //! u32 tag of each key | u16 where each key ends, counted from the first | the keys
 //! ```
 //!
-//! Keys that are too many bytes for that have memory of their own each; their tags lie together too.
+//! Keys that are too many bytes for that have memory of their own each; their tags lie together
+//! too.
 
 use std::cmp::Ordering;
 use std::ops::Range;
