@@ -7,7 +7,7 @@ is built once: `REVD_SWITCHED=7` turns the mutant on in a run. Mutants that the 
 other. A first run of each test program notes which mutants it reaches at all; only those are tried with it. A test that takes
 five times the processor time that it takes without a mutant, and half a second, is ended: that is told apart from what a test has found.
 
-Results are in target/mutants/switched/PACKAGE: results.jsonl (it goes on where it was ended) and the lists that are printed.
+Results are in target/mutants/switched/PACKAGE-K-N: results.jsonl (it goes on where it was ended) and the lists that are printed.
 Needs `cargo install cargo-mutants --locked` and `pip install tree-sitter tree-sitter-rust`.
 """
 
@@ -198,7 +198,7 @@ def marked(number, text):
 class Run:
     def __init__(self, package, share, folder=None):
         self.package, self.share = package, [int(number) for number in share.split("/")]
-        self.folder = folder or ROOT / "target/mutants/switched" / package
+        self.folder = folder or ROOT / "target/mutants/switched" / "-".join([package, *share.split("/")])
         self.tree = self.folder / "tree"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.results = self.folder / "results.jsonl"

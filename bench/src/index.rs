@@ -25,7 +25,7 @@ use std::time::Duration;
 use revd_bench::cpu_time;
 use revd_engine::mvcc::Revision;
 use revd_engine::mvcc::key_history::KeyHistory;
-use revd_engine::mvcc::key_index::{IndexRoot, Key, KeyIndex};
+use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
 use revd_engine::random::Random;
 
 #[global_allocator]
@@ -69,7 +69,7 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
     let mut revision = 1;
     if shape == "loaded" {
         let history = || KeyHistory::created(Revision { main: 1, sub: 0 });
-        index = KeyIndex::from_sorted(sorted.iter().map(|key| (Key::from(&key[..]), history())));
+        index = KeyIndex::from_sorted(sorted.iter().map(|key| (&key[..], history())));
     } else {
         let mut view = index.root().clone();
         put_all(&mut index, (0..keys).map(key), &mut revision, &mut view);

@@ -79,6 +79,9 @@ pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
+/// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
+pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
+
 /// Records a compaction removes in one checkpoint: bounds what a step writes, and its memory.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
 /// Records a compaction looks at in one checkpoint: where it finds little to remove it only reads.

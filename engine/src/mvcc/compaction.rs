@@ -366,10 +366,10 @@ mod tests {
     use super::*;
     use crate::limits::RECORD_BUCKET_REVISIONS as WIDTH;
 
-    /// Records of each bucket and how many of them are needed; the compaction is in the fifth one.
-    const BUCKETS: [(i64, i64); 6] =
-        [(1_000, 100), (60, 40), (400, 200), (400, 400), (50, 10), (2_000, 2_000)];
-    const AT: i64 = 4 * WIDTH + 5;
+    /// Records of each bucket and how many of them are needed; the compaction is in the sixth one.
+    const BUCKETS: [(i64, i64); 7] =
+        [(1_000, 100), (60, 40), (400, 200), (3_000, 2_000), (400, 400), (50, 10), (2_000, 2_000)];
+    const AT: i64 = 5 * WIDTH + 5;
 
     fn planned(pass: &mut CompactionPass, rule: CompactionRule) -> Vec<Run> {
         let (mut counts, mut needed) = (RecordCounts::default(), RecordCounts::default());
@@ -385,10 +385,10 @@ mod tests {
     #[test]
     fn buckets_with_the_largest_part_of_dead_records_are_cleaned_until_few_are_left() {
         let rule = CompactionRule { small: 0, hashed_max: 0 };
-        let last = Run { first: 4 * WIDTH, last: AT };
+        let last = Run { first: 5 * WIDTH, last: AT };
         let mut pass = CompactionPass::new(AT, None, false, 0);
         assert_eq!(planned(&mut pass, rule), [Run { first: 0, last: WIDTH - 1 }, last]);
-        assert!(pass.leaves_dead, "a third and a half of two others are dead");
+        assert!(pass.leaves_dead, "a third and a half of others are dead, in one of them more records");
     }
 
     /// Neighbours are one run; a bucket without dead records is no part of any.
@@ -398,7 +398,7 @@ mod tests {
         for (is_thorough, small) in [(true, 0), (false, all)] {
             let mut pass = CompactionPass::new(AT, None, is_thorough, 0);
             let runs = planned(&mut pass, CompactionRule { small, hashed_max: 0 });
-            assert_eq!(runs, [Run { first: 0, last: 3 * WIDTH - 1 }, Run { first: 4 * WIDTH, last: AT }]);
+            assert_eq!(runs, [Run { first: 0, last: 4 * WIDTH - 1 }, Run { first: 5 * WIDTH, last: AT }]);
             assert!(!pass.leaves_dead);
         }
     }

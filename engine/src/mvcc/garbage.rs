@@ -146,6 +146,21 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_has_a_bounded_number_of_bytes_of_keys_forget() {
+        let (mut store, _) = store();
+        let key = |number: u8| [&[b'k'; limits::FORGET_BYTES_PER_TURN / 4][..], &[number]].concat();
+        for number in (0..10).chain(0..10) {
+            let mut txn = store.begin();
+            txn.put(&key(number), b"", 0);
+            txn.commit();
+        }
+        store.to_compact.extend((0..10).map(key));
+        for is_more in [true, true, false] {
+            assert_eq!(store.forget_compacted(1_000), is_more);
+        }
+    }
+
+    #[test]
     fn records_that_a_checkpoint_takes_from_memory_are_left_to_the_collector() {
         let (mut store, collected) = store();
         put(&mut store, 0..20, &[7; 1 << 20]);

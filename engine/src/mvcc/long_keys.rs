@@ -37,6 +37,10 @@ impl WaitingKeys {
         }
     }
 
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.keys.contains(key)
+    }
+
     /// Bytes of all of them.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
+use crate::limits::FORGET_BYTES_PER_TURN;
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
@@ -192,14 +193,22 @@ impl Store {
         self.sweep.is_some()
     }
 
-    /// Has at most `keys_max` keys forget revisions that are gone; true if there are more of them.
+    /// Has at most `keys_max` keys, and a bounded number of their bytes, forget revisions that are
+    /// gone; true if there are more of them.
     pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
         // The compaction under way may still need what a later one has made unreadable.
         let at = self.pass.as_ref().map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
+        // A key is found by comparing it, and one that is forgotten may be freed with a View.
+        let mut bytes = 0;
         for _ in 0..keys_max {
+            if bytes >= FORGET_BYTES_PER_TURN {
+                break;
+            }
             let Some(key) = self.to_compact.pop_front() else { return false };
             let forgotten = self.index.compact_key(&key, at);
             self.replaced.count_many(forgotten);
+            self.replaced.count(key.len());
+            bytes += key.len();
         }
         !self.to_compact.is_empty()
     }

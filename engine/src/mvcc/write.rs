@@ -87,7 +87,7 @@ impl Txn<'_> {
     }
 
     fn count(&mut self, key: &[u8], bytes: usize) {
-        if key.len() > self.store.key_bytes_max {
+        if key.len() > self.store.key_bytes_max && !self.store.unsaved_long.contains(key) {
             let shared = self.store.index.root().shared_key(key);
             self.store.unsaved_long.insert(shared.expect("a key that was changed is in the index"));
         }

@@ -167,7 +167,7 @@ impl IndexRoot {
         self.node.find(key)
     }
 
-    /// The key, if the index has it; a long one as the index holds it, to be shared.
+    /// The key, if the index has it: one that has memory of its own there is shared, not copied.
     #[must_use]
     pub fn shared_key(&self, key: &[u8]) -> Option<Key> {
         self.node.shared_key(key)

@@ -137,7 +137,7 @@ mod tests {
 
     /// Short and long, alike and not, with zeros and without; some too long to be packed.
     fn random_key(random: &mut Random, is_long: bool) -> Vec<u8> {
-        let long = [b'b'; 2_000];
+        let long = [b'b'; 6_000];
         let long = if is_long && random.one_in(2) { &long[..] } else { b"" };
         let prefix: &[u8] = [&b""[..], b"/registry/", b"/registry/pods/default/", long][below(random, 4)];
         let rest = (0..random.below(12)).map(|_| [0, b'a', b'b', 255][below(random, 4)]);
