@@ -127,14 +127,20 @@ pub fn token(endpoint: &str) -> anyhow::Result<Option<Arc<str>>> {
 pub fn renew(client: &mut ClientConnection, endpoint: &str) -> anyhow::Result<()> {
     let host = host(endpoint)?;
     let Some(credentials) = users::credentials(host)? else { return Ok(()) };
-    let token = log_in(endpoint, host, &credentials, Some(Refused(client.token())))?;
+    let refused = Refused { token: client.token(), logins: users::logins(host) };
+    let token = log_in(endpoint, host, &credentials, Some(refused))?;
     client.set_token(token);
     Ok(())
 }
 
-/// A call with this token, or with none, was refused: the server asks for rights.
+/// A call was refused: the server asks for rights.
 #[derive(Clone, Copy)]
-struct Refused<'t>(Option<&'t Arc<str>>);
+struct Refused<'t> {
+    /// The token of the call, if it had one.
+    token: Option<&'t Arc<str>>,
+    /// How often the server had been asked for one by then.
+    logins: u64,
+}
 
 /// One login at a time: who waited takes the token that another thread got meanwhile, or none where
 /// that one was told that none is needed.
@@ -146,15 +152,17 @@ fn log_in(
 ) -> anyhow::Result<Option<Arc<str>>> {
     static LOGGING_IN: Mutex<()> = Mutex::new(());
     let _one = LOGGING_IN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_refused = |token: &Arc<str>| refused.is_some_and(|Refused(refused)| refused == Some(token));
+    let is_refused = |token: &Arc<str>| refused.is_some_and(|refused| refused.token == Some(token));
     if let Some(token) = users::token(host).filter(|token| !is_refused(token)) {
         return Ok(Some(token));
     }
-    if refused.is_some() {
-        users::set_open(host, false); // whatever was said of it before
-    } else if users::is_open(host) {
+    if refused.is_some_and(|refused| refused.logins == users::logins(host)) {
+        users::set_open(host, false); // that was before the call was refused
+    }
+    if users::is_open(host) {
         return Ok(None);
     }
+    users::count_login(host);
     let mut body = Vec::new();
     put_bytes(&mut body, 1, credentials.name.as_bytes());
     put_bytes(&mut body, 2, credentials.password.as_bytes());

@@ -68,11 +68,18 @@ struct Known {
     tokens: BTreeMap<String, Arc<str>>,
     /// Servers that have said that they ask nobody for rights.
     open: BTreeSet<String>,
+    /// How often each server was asked for a token.
+    logins: BTreeMap<String, u64>,
 }
 
 impl Known {
-    const NOBODY: Self =
-        Self { of_all: Ok(None), of_hosts: BTreeMap::new(), tokens: BTreeMap::new(), open: BTreeSet::new() };
+    const NOBODY: Self = Self {
+        of_all: Ok(None),
+        of_hosts: BTreeMap::new(),
+        tokens: BTreeMap::new(),
+        open: BTreeSet::new(),
+        logins: BTreeMap::new(),
+    };
 
     fn set_for(&mut self, host: &str, credentials: Option<Credentials>) {
         self.tokens.remove(host);
@@ -183,6 +190,17 @@ pub fn token(host: &str) -> Option<Arc<str>> {
 /// Keeps a token for all connections to this host and port.
 pub fn keep(host: &str, token: &Arc<str>) {
     known().tokens.insert(host.to_owned(), Arc::clone(token));
+}
+
+/// How often this host and port was asked for a token.
+#[must_use]
+pub fn logins(host: &str) -> u64 {
+    known().logins.get(host).copied().unwrap_or(0)
+}
+
+/// It is asked once more.
+pub fn count_login(host: &str) {
+    *known().logins.entry(host.to_owned()).or_default() += 1;
 }
 
 /// Whether this host and port asks nobody for rights, as far as it is known: nobody need log in.

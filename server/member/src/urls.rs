@@ -140,7 +140,7 @@ fn host_problem(address: &str) -> Option<String> {
     if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number) {
         return Some(format!("invalid port {port:?} after host"));
     }
-    let at = address.find([' ', '<', '>', '"', '\\', '^', '`', '{', '}', '|'])?;
+    let at = address.find([' ', '\\', '^', '`', '{', '}', '|'])?;
     Some(format!("invalid character {:?} in host name", &address[at..=at]))
 }
 

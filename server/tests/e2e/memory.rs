@@ -202,7 +202,7 @@ fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
         let attack = |_| {
             let mut stream = attacker(server, 0x7fff_0000);
             let mut calls = Vec::new();
-            for at in 0..16 {
+            for at in 0..64 {
                 calls.extend(frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range")));
                 calls.extend(frame(0, 1, 1 + 2 * at, &message));
             }
@@ -217,8 +217,8 @@ fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
             most = most.max(resident(server).saturating_sub(before));
         }
         println!("{} MB for gets that nobody takes", most / 1_000_000);
-        // 960 replies of a megabyte, of which sockets take a few megabytes each.
-        assert!(most < MEMORY_BYTES / 4 + SLACK, "{most} bytes");
+        // 3,840 replies of a megabyte, of which sockets take a few megabytes each.
+        assert!((60_000_000..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
         drop(attackers);
     });
 }

@@ -182,6 +182,13 @@ mod tests {
         assert!(one.is_equal(&other));
         one.set_len(1_500);
         assert!(!one.is_equal(&other));
+        // A part that one of them has never written is zeros in the other.
+        one.set_len(9_000);
+        let mut other = one.clone();
+        other.write(5_000, &[0]);
+        assert!(one.is_equal(&other) && other.is_equal(&one));
+        other.write(5_000, &[1]);
+        assert!(!one.is_equal(&other) && !other.is_equal(&one));
     }
 
     /// Each map keeps its bytes, and the file has all writes, with any maps at any time.
