@@ -71,7 +71,14 @@ const PATHS: [&str; 7] = ["/metrics", "/health", "/livez", "/readyz", "/version"
 fn all_told(asker: Asker<'_>, kind: &str, url: &str) -> Vec<String> {
     let asked = PATHS.iter().flat_map(|path| METHODS.map(|method| (method, *path)));
     let line = |(method, path): (&str, &str)| {
-        let said = told(asker, method, &format!("{url}{path}"));
+        let mut said = told(asker, method, &format!("{url}{path}"));
+        // An etcd over HTTP/2 that has answered may cut the body off before curl has sent it all.
+        for _ in 0..5 {
+            if said != "nothing" || method != "POST with a body" {
+                break;
+            }
+            said = told(asker, method, &format!("{url}{path}"));
+        }
         format!("{kind} {}: {method} {path}: {said}", asker.version)
     };
     asked.map(line).collect()
