@@ -136,12 +136,8 @@ impl Keys {
         let (tags, rest) = bytes.split_at(len * TAG);
         let (ends, packed) = rest.split_at(len * END);
         let total = packed.len() + key.len();
-        // One searched key alone begins like itself.
-        if at < unsearched || len < unsearched + 2 || total > PACKED_BYTES_MAX {
-            return None;
-        }
-        let neighbour = packed_key(bytes, len, if at > unsearched { at - 1 } else { at });
-        if key.get(..same) != Some(&neighbour[..same]) {
+        let stay = tags_stay(key, at, unsearched..len, same, |at| packed_key(bytes, len, at));
+        if !stay || total > PACKED_BYTES_MAX {
             return None;
         }
         let begin = packed_begin(ends, at);
@@ -218,16 +214,13 @@ impl KeysApart {
     /// Adds a key; its tag alone if those of the others stay.
     fn insert(&mut self, at: usize, key: Key, unsearched: usize) {
         self.total += key.len();
-        // One searched key alone begins like itself.
-        let stays = at >= unsearched && self.keys.len() >= unsearched + 2 && {
-            let neighbour = &self.keys[if at > unsearched { at - 1 } else { at }];
-            key.get(..self.same) == Some(&neighbour[..self.same])
-        };
-        if stays {
+        let searched = unsearched..self.keys.len();
+        let stay = tags_stay(&key, at, searched, self.same, |at| &*self.keys[at]);
+        if stay {
             self.tags.insert(at, tag(&key, self.same));
         }
         self.keys.insert(at, key);
-        if !stays {
+        if !stay {
             self.set_tags(unsearched);
         }
     }
@@ -240,6 +233,21 @@ impl KeysApart {
         } else {
             self.set_tags(unsearched);
         }
+    }
+}
+
+/// Whether the searched keys keep their tags beside a key that comes to `at`: it begins as all of
+/// them do. One alone begins like itself.
+fn tags_stay<'k>(
+    key: &[u8],
+    at: usize,
+    searched: Range<usize>,
+    same: usize,
+    key_at: impl Fn(usize) -> &'k [u8],
+) -> bool {
+    at >= searched.start && searched.len() >= 2 && {
+        let neighbour = key_at(if at > searched.start { at - 1 } else { at });
+        key.get(..same) == Some(&neighbour[..same])
     }
 }
 

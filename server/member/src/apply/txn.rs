@@ -33,8 +33,7 @@ pub fn decode(bytes: &Bytes) -> Result<TxnRequest, Error> {
 
 /// Whether a transaction has more parts than these, in all of its branches, however deep: a
 /// comparison is one, an operation and its request are two. A look at its bytes, of which decoding
-/// would make a hundred times as many. Bytes that
-/// cannot be read are for decoding to tell.
+/// would make a hundred times as many. Bytes that cannot be read are for decoding to tell.
 #[must_use]
 pub fn has_more_parts(bytes: &Bytes, parts_max: usize) -> bool {
     const PART_BYTES_MIN: usize = 2;
