@@ -365,6 +365,8 @@ fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool 
 mod tests {
     use super::*;
     use crate::limits::RECORD_BUCKET_REVISIONS as WIDTH;
+    use crate::mvcc::key_history::KeyHistory;
+    use crate::mvcc::key_index::KeyIndex;
 
     /// Records of each bucket and how many of them are needed; the compaction is in the sixth one.
     const BUCKETS: [(i64, i64); 7] =
@@ -401,5 +403,32 @@ mod tests {
             assert_eq!(runs, [Run { first: 0, last: 4 * WIDTH - 1 }, Run { first: 5 * WIDTH, last: AT }]);
             assert!(!pass.leaves_dead);
         }
+    }
+
+    /// How many keys forget in each step of a walk over an index, until its end. All of them lose
+    /// their first put.
+    fn walked(keys: impl Iterator<Item = Vec<u8>>) -> Vec<usize> {
+        let mut index = KeyIndex::default();
+        let mut history = KeyHistory::created(Revision { main: 2, sub: 0 });
+        history.put(Revision { main: 3, sub: 0 });
+        keys.for_each(|key| index.set(&key, history.clone()));
+        let (mut from, mut needed, mut steps) = (Vec::new(), RecordCounts::default(), Vec::new());
+        let mut is_over = false;
+        while !is_over {
+            let mut forgetting = Vec::new();
+            is_over = walk(index.root(), 3, &mut from, &mut needed, &mut forgetting);
+            steps.push(forgetting.len());
+        }
+        assert_eq!(needed.all(), steps.iter().sum::<usize>() as u64, "each key's newest put stays");
+        steps
+    }
+
+    /// The changes of many keys, or of long ones, are dropped in as many steps.
+    #[test]
+    fn a_step_over_keys_that_forget_is_bounded() {
+        let many = 0..=COMPACT_RECORDS_PER_STEP as u64;
+        assert_eq!(walked(many.map(|key| key.to_be_bytes().to_vec())), [COMPACT_RECORDS_PER_STEP, 1]);
+        let long = (0..10).map(|key| vec![key; COMPACT_BYTES_PER_STEP / 8]);
+        assert_eq!(walked(long), [8, 2]);
     }
 }

@@ -100,6 +100,36 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::DbOptions;
+    use crate::disk::{Disk, SimDisk};
+    use crate::mvcc::{Applied, CheckpointKind, Store};
+
+    /// Rows of leases are many, and their owner has them all in memory.
+    #[test]
+    fn views_have_the_rows_of_all_tables_but_those_of_leases() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        let open = || Store::open(Arc::clone(&disk), DbOptions::default()).unwrap();
+        let mut store = open();
+        let kept = [(SmallTable::Users, true), (SmallTable::Leases, false), (SmallTable::LeaseKeys, false)];
+        let are_shown = |store: &mut Store, row: Option<&[u8]>| {
+            let view = store.view();
+            kept.iter()
+                .all(|(table, is_shared)| view.tables().get(*table, b"key") == row.filter(|_| *is_shared))
+        };
+        kept.iter().for_each(|(table, _)| store.table_put(*table, b"key", b"row"));
+        assert!(are_shown(&mut store, Some(b"row")));
+        store.set_applied(Applied { index: 1, term: 1 });
+        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+        for (table, _) in kept {
+            assert_eq!(store.saved_rows(table).unwrap(), [(b"key".to_vec(), b"row".to_vec())], "{table:?}");
+        }
+        drop(store);
+        let mut store = open();
+        assert!(are_shown(&mut store, Some(b"row")));
+        kept.iter().for_each(|(table, _)| store.table_remove(*table, b"key"));
+        assert!(are_shown(&mut store, None));
+    }
 
     /// Rows that change are not those of before, whether others share these or nobody does.
     #[test]

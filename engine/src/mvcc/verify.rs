@@ -130,7 +130,8 @@ mod tests {
     use super::*;
     use crate::db::DbOptions;
     use crate::disk::{Disk, SimDisk};
-    use crate::mvcc::layout::HISTORIES;
+    use crate::mvcc::layout::{HISTORIES, RECORDS};
+    use crate::mvcc::revision::RecordKey;
     use crate::mvcc::{Applied, CheckpointKind};
 
     #[test]
@@ -155,5 +156,42 @@ mod tests {
         txn.commit().unwrap();
         let error = verify(&open()).unwrap_err().to_string();
         assert!(error.contains("1 rows of older changes are of no key"), "{error}");
+    }
+
+    /// Each transaction has two puts; the index goes on to name what is taken out of the file.
+    #[test]
+    fn records_that_are_missing_above_the_compaction_are_damage() {
+        let lost = |revisions: &[(i64, i64)]| {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+            let open = || Store::open(Arc::clone(&disk), DbOptions { page_bytes_if_new: 512 }).unwrap();
+            let mut store = open();
+            for index in 1..=5 {
+                let mut txn = store.begin();
+                txn.put(b"one", b"", 0);
+                txn.put(b"other", b"", 0);
+                txn.commit();
+                store.set_applied(Applied { index, term: 1 });
+            }
+            let checkpoint = store.checkpoint(CheckpointKind::WithIndex).unwrap();
+            store.finish_checkpoint(checkpoint.write().unwrap());
+            let mut db = store.db.take().unwrap();
+            let mut txn = db.begin().unwrap();
+            for (main, sub) in revisions {
+                let key = RecordKey { revision: Revision { main: *main, sub: *sub }, kind: RecordKind::Put };
+                assert!(txn.remove(RECORDS, &key.encode()).unwrap());
+            }
+            txn.commit().unwrap();
+            verify(&open()).map_err(|error| error.to_string())
+        };
+        assert_eq!(lost(&[]).map(|summary| summary.records), Ok(10));
+        for (revisions, text) in [
+            (&[(4, 0)][..], "the record 4.1 follows 3.1"),
+            (&[(4, 0), (4, 1)], "the record 5.0 follows 3.1"),
+            (&[(2, 0)], "the record 2.1 follows 1.0"),
+            (&[(6, 0), (6, 1)], "the newest record is of revision 5, the store is at 6"),
+        ] {
+            let error = lost(revisions).unwrap_err();
+            assert!(error.contains(text), "{revisions:?}: {error}");
+        }
     }
 }

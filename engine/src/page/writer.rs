@@ -86,3 +86,44 @@ impl<'d> PageWriter<'d> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Recorded, SimDisk};
+
+    const PAGE_BYTES: u32 = 4096;
+
+    /// A call to the disk costs more than a page.
+    #[test]
+    fn neighbours_leave_in_one_write_up_to_its_bound() {
+        let (disk, verified, mut buffer) = (SimDisk::new(), Verified::default(), Vec::new());
+        let mut writer = PageWriter::new(&disk, &verified, PAGE_BYTES, &mut buffer);
+        let in_a_write = (WRITE_BYTES_MAX / PAGE_BYTES as usize) as u64;
+        let neighbours = 2..2 + 2 * in_a_write + 3;
+        let apart = neighbours.end + 1;
+        for page in neighbours.chain([apart, apart + 1]) {
+            let id = PageId(page);
+            let at = writer.write_page(id, |page_bytes, out| {
+                out.resize(out.len() + page_bytes as usize, 7);
+                PageRef { id, crc: 0 }
+            });
+            assert_eq!(at.unwrap().id, id);
+        }
+        writer.flush().unwrap();
+        let writes: Vec<(u64, u64)> = disk
+            .recorded()
+            .iter()
+            .filter_map(|call| match call {
+                Recorded::Write { offset, bytes } => {
+                    Some((offset / u64::from(PAGE_BYTES), bytes.len() as u64 / u64::from(PAGE_BYTES)))
+                }
+                _ => None,
+            })
+            .collect();
+        assert_eq!(
+            writes,
+            [(2, in_a_write), (2 + in_a_write, in_a_write), (2 + 2 * in_a_write, 3), (apart, 2)]
+        );
+    }
+}
