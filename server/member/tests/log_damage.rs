@@ -15,12 +15,18 @@ use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, WalError};
 
 type Files = BTreeMap<u64, Vec<u8>>;
 
+const CONFIG: LayoutConfig = LayoutConfig { segment_bytes: 5 * BLOCK as u64, secret: 7 };
+
 /// Frames of one entry each, in segments of a few.
 fn log(frames: u64) -> Files {
-    let config = LayoutConfig { segment_bytes: 5 * BLOCK as u64, secret: 7 };
-    let mut layout = Layout::new(config, &empty_log(Identity { cluster: 1, member: 2 }));
     let mut files = Files::new();
-    for index in 2..2 + frames {
+    let mut layout = Layout::new(CONFIG, &empty_log(Identity { cluster: 1, member: 2 }));
+    append(&mut files, &mut layout, 2..2 + frames);
+    files
+}
+
+fn append(files: &mut Files, layout: &mut Layout, indexes: std::ops::Range<u64>) {
+    for index in indexes {
         let entries = vec![LogEntry { index, term: 1, kind: 0, data: Bytes::from_static(b"data") }];
         let hard_state = Some(HardState { term: 1, vote: 2, commit: index - 1 });
         for step in layout.append(&FrameContent { hard_state, entries, ..FrameContent::default() }) {
@@ -35,7 +41,6 @@ fn log(frames: u64) -> Files {
             }
         }
     }
-    files
 }
 
 fn read(files: &Files) -> Result<Option<RecoveredLog>, WalError> {
@@ -68,4 +73,22 @@ fn damage_in_the_middle_of_the_log_is_named() {
         bad.remove(number);
         assert!(matches!(read(&bad), Err(WalError::Gap { missing, .. }) if missing == *number));
     }
+}
+
+/// A crash has torn the first frame behind the header of the last segment.
+#[test]
+fn a_log_goes_on_behind_a_segment_that_has_its_header_alone() {
+    let mut files = log(14);
+    let whole = read(&files).unwrap().unwrap();
+    let behind = usize::try_from(whole.end.offset).unwrap() / BLOCK - 1;
+    assert!(behind > 0, "{:?}", whole.end);
+    files.get_mut(&whole.end.segment).unwrap()[BLOCK..].fill(0);
+    let torn = read(&files).unwrap().unwrap();
+    assert_eq!(torn.last(), whole.last() - behind as u64);
+    assert_eq!((torn.end.segment, torn.end.offset), (whole.end.segment, BLOCK as u64));
+    assert_eq!(torn.end.frame, whole.end.frame - behind as u64, "frames are counted through");
+    append(&mut files, &mut Layout::new(CONFIG, &torn), torn.last() + 1..torn.last() + 6);
+    let longer = read(&files).unwrap().unwrap();
+    assert_eq!(longer.last(), torn.last() + 5);
+    assert!(longer.entries.iter().map(|entry| entry.index).eq(2..=longer.last()));
 }

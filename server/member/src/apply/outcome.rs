@@ -66,3 +66,20 @@ pub enum Effect {
     /// A token counts from now on, or some do not any more.
     Tokens(TokenChange),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_with_other_parts_are_others() {
+        let part = || Rest::from(vec![ReplyPart::Bytes(Bytes::from_static(b"part"))]);
+        let outcome = |rest| Outcome { revision: 1, result: Ok(Bytes::new()), rest };
+        let one = outcome(part());
+        assert_eq!(one, one.clone());
+        assert_ne!(one, outcome(part()), "they are read once for each");
+        assert_ne!(one, outcome(Rest::NONE));
+        assert_ne!(outcome(Rest::NONE), one);
+        assert_eq!(outcome(Rest::NONE), outcome(Vec::new().into()));
+    }
+}

@@ -283,3 +283,35 @@ fn attachment_row(id: i64, number: u64) -> [u8; 16] {
     row[8..].copy_from_slice(&number.to_be_bytes());
     row
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+
+    use super::*;
+
+    /// A lease with keys of these lengths.
+    fn leases(keys: impl Iterator<Item = usize>) -> Leases {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let mut leases = Leases::default();
+        leases.grant(&mut store, 7, 60).unwrap();
+        let key =
+            |(number, len): (usize, usize)| [&(number as u64).to_be_bytes(), &vec![0; len - 8][..]].concat();
+        leases.attach(&mut store, keys.enumerate().map(|numbered| (key(numbered), 7)).collect());
+        leases
+    }
+
+    #[test]
+    fn a_lease_with_more_keys_than_one_part_is_read_a_part_at_a_time() {
+        let (keys, bytes) = (limits::LEASE_KEYS_PER_TURN, limits::LEASE_KEY_BYTES_PER_TURN);
+        let (keys, bytes) = (keys / limits::LEASE_PARTS_PER_TURN, bytes / limits::LEASE_PARTS_PER_TURN);
+        assert!(!leases(std::iter::repeat_n(8, keys)).has_many_keys(7));
+        assert!(leases(std::iter::repeat_n(8, keys + 1)).has_many_keys(7));
+        assert!(!leases([bytes / 2, bytes / 2].into_iter()).has_many_keys(7));
+        assert!(leases([bytes / 2, bytes / 2 + 1].into_iter()).has_many_keys(7));
+        assert!(!leases(std::iter::repeat_n(8, keys + 1)).has_many_keys(8), "another lease");
+    }
+}

@@ -132,3 +132,27 @@ pub struct Sender {
     /// The member that listens.
     pub to: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::outcome::Rest;
+
+    /// A caller waits for its answer, or may wait, as long as nobody says that it is lost.
+    #[test]
+    fn what_a_caller_waits_for_is_sent_once() {
+        let id = CommandId(1);
+        let outcome = Outcome { revision: 1, result: Ok(Bytes::new()), rest: Rest::NONE };
+        for message in [
+            PeerMessage::Forward(Bytes::new()),
+            PeerMessage::Refused { ids: vec![id], why: Error::LeaseNotFound },
+            PeerMessage::LeaseAsk { id, request: LeaseRequest::Keys { lease: 1 } },
+            PeerMessage::LeaseAnswer { id, outcome },
+        ] {
+            assert!(!message.is_repeated(), "{message:?}");
+        }
+        for message in [PeerMessage::Confirm { term: 1, round: 1 }, PeerMessage::HashAsk(1)] {
+            assert!(message.is_repeated(), "{message:?}");
+        }
+    }
+}

@@ -447,3 +447,25 @@ pub fn answer(request: &RangeRequest, reader: Reader<'_>, replies: &Share) -> Re
     while !run.turn(usize::MAX)? {}
     Ok(run.take_body().finish())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A chunk that is full counts for as long as the body is there.
+    #[test]
+    fn all_chunks_of_a_body_count() {
+        let replies = Share::new(20 * limits::REPLY_CHUNK_BYTES);
+        let (mut body, field) = (Body::new(&replies), vec![7; limits::REPLY_CHUNK_BYTES]);
+        for fields in 1..=5 {
+            body.push_field(0x12, &field).unwrap();
+            assert!(replies.held() >= fields * field.len(), "{} bytes of {fields} chunks", replies.held());
+        }
+        let taken = body.take();
+        assert!(replies.held() >= 5 * field.len(), "its chunks are there still");
+        drop(taken);
+        assert_eq!(replies.held(), 0);
+        let refused = (0..20).find_map(|_| body.push_field(0x12, &field).err());
+        assert_eq!(refused, Some(Error::ReplyTooLarge { bytes_max: replies.bytes_max() }));
+    }
+}

@@ -245,6 +245,28 @@ mod tests {
         assert_eq!((frame.header, frame.len), (Some(header), BLOCK));
     }
 
+    /// The length is known before the frame is laid out: the next one begins there.
+    #[test]
+    fn a_frame_that_just_fits_its_blocks_takes_no_other_one() {
+        for what in 0..4 {
+            let (id, mut content) = sample();
+            content.restart.take_if(|_| what % 2 == 0);
+            content.hard_state.take_if(|_| what < 2);
+            let mut lens = Vec::new();
+            for size in 0..=BLOCK {
+                content.entries.truncate(1);
+                let data = Bytes::from(vec![7; size]);
+                content.entries.push(LogEntry { index: 11, term: 3, kind: 0, data });
+                let bytes = Bytes::from(encode(id, &content));
+                assert_eq!(bytes.len(), encoded_len(&content), "{what}: {size} bytes of data");
+                let frame = decode(&bytes).unwrap();
+                assert_eq!((frame.len, &frame.content), (bytes.len(), &content));
+                lens.push(bytes.len());
+            }
+            assert!(lens.is_sorted() && lens[0] == BLOCK && lens[BLOCK] == 2 * BLOCK, "{what}");
+        }
+    }
+
     #[test]
     fn no_cut_and_no_flip_passes_for_a_frame() {
         let (id, content) = sample();
