@@ -12,6 +12,7 @@ Needs `cargo install cargo-mutants --locked` and `pip install tree-sitter tree-s
 """
 
 import collections
+import itertools
 import json
 import math
 import os
@@ -40,7 +41,9 @@ LEFT_OUT = "mutants::is"
 # A test program that waits so long without using the processor hangs.
 IDLE_SECONDS = 300
 # Tests are tried by the time that they take: all that take less, then those between two of these, then the others.
-STEPS_SECONDS = [0.02, 0.1, 1.0, math.inf]
+STEPS_SECONDS = [0.02, 0.1, 1.0, 10.0, math.inf]
+# Tests that take longer are left out, and of the others of a program those are run that take no longer together.
+TEST_SECONDS_MAX, PROGRAM_SECONDS_MAX = 30, 60
 SWITCH = """
 #[allow(missing_docs, unreachable_pub, dead_code)]
 pub mod switched {
@@ -301,7 +304,6 @@ class Run:
 
         def bounded():
             os.setsid()
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
             resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, 6 << 30))
 
         environment = dict(os.environ, RUST_BACKTRACE="0", TMPDIR=str(temporary), CARGO_MANIFEST_DIR=folder, **variables)
@@ -339,7 +341,7 @@ class Run:
         listed = subprocess.run([self.programs[name][0], "--list", "--format=terse"], stdout=subprocess.PIPE, check=True, text=True)
         for test in (line.removesuffix(": test") for line in listed.stdout.splitlines()):
             path.unlink(missing_ok=True)
-            verdict, used, _ = self.tests(name, {"REVD_REACHED": str(path)}, 6000, [test])
+            verdict, used, _ = self.tests(name, {"REVD_REACHED": str(path)}, TEST_SECONDS_MAX, [test])
             if verdict != "passed":
                 print(f"{test} of {name} is left out, without a mutant it is {verdict}", flush=True)
                 continue
@@ -364,6 +366,9 @@ class Run:
         tests = [test for test in tests if number in test["numbers"] and least <= test["seconds"] < most]
         if not tests or part in known or any(verdict != "passed" for verdict in known.values()):
             return
+        tests.sort(key=lambda test: test["seconds"])
+        sums = itertools.accumulate(test["seconds"] for test in tests)
+        tests = [test for test, all_seconds in zip(tests, sums) if all_seconds <= PROGRAM_SECONDS_MAX]
         limit = sum(test["seconds"] for test in tests) * 5 + 0.5
         filters = [test["test"] for test in tests]
         verdict, used, took = self.tests(name, {"REVD_SWITCHED": str(number)}, limit, filters)
