@@ -299,10 +299,10 @@ impl Generator {
         match self.below(32) {
             24..26 => self.watch(),
             26..32 => self.recipe(),
-            0..6 => of("/etcdserverpb.KV/Range", &self.range()),
+            0..6 => of(RANGE, &self.range()),
             6..10 => of("/etcdserverpb.KV/Put", &self.put()),
             10..12 => of("/etcdserverpb.KV/DeleteRange", &self.delete()),
-            12..18 => of("/etcdserverpb.KV/Txn", &self.txn(0)),
+            12..18 => of(TXN, &self.txn(0)),
             18 => of("/etcdserverpb.Lease/LeaseGrant", &LeaseGrantRequest { id: id.max(1), ttl: 100_000 }),
             19 => of("/etcdserverpb.Lease/LeaseRevoke", &LeaseRevokeRequest { id: id + 1 }),
             20 => {
@@ -327,6 +327,8 @@ impl Generator {
 
 /// Requests to compact are for revisions up to this.
 const NEWEST_COMPACTION: i64 = 3;
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 
 pub(crate) const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";

@@ -31,7 +31,7 @@ mod requests;
 mod secrets;
 mod watchers;
 
-use generator::{Actor, Call, Compared, Generator, HASH_KV, STATUS, Tokens};
+use generator::{Actor, Call, Compared, Generator, HASH_KV, RANGE, STATUS, TXN, Tokens};
 use watchers::{Watch, Watchers};
 
 pub(crate) const FLAGS: [&str; 2] = ["--unsafe-no-fsync", "--bcrypt-cost=4"];
@@ -110,8 +110,7 @@ impl Side<'_> {
     async fn send(&mut self, number: u64, call: &Call) -> (Answer, Option<Watch>) {
         let token = self.token(call.actor);
         let client = &self.members[member_of(number, self.members)];
-        let is_of_member = call.watch.is_some() || [HASH_KV, STATUS].contains(&call.path);
-        if self.members.len() > 1 && is_of_member {
+        if self.members.len() > 1 && is_of_member(call) {
             // Answered by what the member knows: after a linearizable read, refused or not, that is
             // what the others know.
             let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
@@ -134,6 +133,17 @@ impl Side<'_> {
             self.tokens.insert(name, token);
         }
         (answer(result, call.compared), None)
+    }
+}
+
+/// Whether the member that is asked may answer by what it knows by itself.
+fn is_of_member(call: &Call) -> bool {
+    let is_serializable =
+        || RangeRequest::decode(call.message.clone()).is_ok_and(|request| request.serializable);
+    match call.path {
+        HASH_KV | STATUS | TXN => true,
+        RANGE => is_serializable(),
+        _ => call.watch.is_some(),
     }
 }
 
