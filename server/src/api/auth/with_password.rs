@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use prost::{DecodeError, Message};
 use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest};
+use zeroize::Zeroize as _;
 
 use crate::secret::Secret;
 
@@ -31,17 +32,23 @@ impl WithPassword for AuthenticateRequest {
 }
 
 /// Decodes such a request, or a part of it. The password is taken out of it, also where what comes
-/// behind it cannot be read.
+/// behind it cannot be read; the message is wiped, if nothing else holds it.
 pub(crate) fn decode<R: WithPassword>(message: Bytes) -> (Result<R, DecodeError>, Secret) {
     let mut request = R::default();
-    let merged = read_into(&mut request, message);
+    let merged = read_into(&mut request, &message);
     let password = Secret::from(std::mem::take(request.password()));
+    wipe(message);
     (merged.map(|()| request), password)
+}
+
+/// Says whether it could.
+fn wipe(message: Bytes) -> bool {
+    message.try_into_mut().map(|mut own| own.zeroize()).is_ok()
 }
 
 /// With room for any password of the message: a buffer that a second field of the kind outgrows
 /// would be freed as it is.
-fn read_into<R: WithPassword>(request: &mut R, message: Bytes) -> Result<(), DecodeError> {
+fn read_into<R: WithPassword>(request: &mut R, message: &[u8]) -> Result<(), DecodeError> {
     request.password().reserve(message.len());
     request.merge(message)
 }
@@ -71,8 +78,21 @@ mod tests {
         let long = AuthUserAddRequest { password: "long".repeat(100), ..AuthUserAddRequest::default() };
         let (mut both, message) = (AuthUserAddRequest::default(), [request(), long.encode_to_vec()].concat());
         let room = message.len();
-        read_into(&mut both, message.into()).unwrap();
+        read_into(&mut both, &message).unwrap();
         assert_eq!(both.password, long.password);
         assert!(both.password.capacity() >= room, "the first one was outgrown, and freed as it was");
+    }
+
+    /// Of a message that was cut out of data frames, and of the last part of one.
+    #[test]
+    fn a_message_that_nothing_else_holds_is_wiped() {
+        let whole = Bytes::from([&[0; 5], &request()[..]].concat()).slice(5..);
+        let held = whole.clone();
+        assert!(!wipe(whole) && held[..] == request(), "it has another holder");
+        assert!(wipe(held));
+        let mut rest = Bytes::from(request());
+        let part = rest.split_to(4);
+        drop(part);
+        assert!(wipe(rest));
     }
 }
