@@ -2,12 +2,14 @@
 
 use crate::time::{Micros, SECOND};
 
-/// A cluster that is whole again has a leader, and all members know it, so much later.
-const RECOVERY: Micros = 20 * SECOND;
+/// A cluster that is whole again has a leader, and all members know it, so much later and four
+/// times of an election.
+const RECOVERY: Micros = 16 * SECOND;
 
 /// The calm times of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Calm {
+    recovery: Micros,
     /// Since then nothing is wrong.
     since: Option<Micros>,
     /// Something that nobody ends stands still until then.
@@ -16,6 +18,11 @@ pub(crate) struct Calm {
 }
 
 impl Calm {
+    /// Of a cluster in which an election takes so long.
+    pub(crate) fn new(election: Micros) -> Self {
+        Self { recovery: RECOVERY + 4 * election, since: None, not_before: 0, times: Vec::new() }
+    }
+
     /// Nothing is calm until then.
     pub(crate) fn not_before(&mut self, time: Micros) {
         self.not_before = self.not_before.max(time);
@@ -28,7 +35,7 @@ impl Calm {
             return;
         }
         if let Some(since) = self.since.take() {
-            let from = since.max(self.not_before) + RECOVERY;
+            let from = since.max(self.not_before) + self.recovery;
             if from < now {
                 self.times.push((from, now));
             }
@@ -52,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_time_is_calm_when_a_whole_cluster_has_recovered() {
-        let mut calm = Calm::default();
+        let mut calm = Calm::new(SECOND);
         calm.see(SECOND, true);
         calm.see(60 * SECOND, true);
         calm.see(70 * SECOND, false);

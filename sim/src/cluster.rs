@@ -53,6 +53,8 @@ enum Paused {
 /// The properties that all members of a run share.
 #[derive(Debug, Clone, Copy)]
 pub struct Habits {
+    /// A step of raft's clock.
+    pub tick: Micros,
     /// Ask before an election whether it can be won.
     pub pre_vote: bool,
     /// Work of a step of the watch hub.

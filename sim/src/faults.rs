@@ -27,6 +27,15 @@ impl Pace {
         }
     }
 
+    /// A step of raft's clock. Three of four sparse clusters have the heartbeats of long ways, and
+    /// elect a leader after five seconds or more.
+    pub(crate) fn tick(self, random: &mut Random) -> Micros {
+        match self {
+            Self::Sparse if !random.one_in(4) => 500 * MILLISECOND,
+            Self::Dense | Self::Sparse => 100 * MILLISECOND,
+        }
+    }
+
     /// The mean time between two faults is one of these.
     fn pauses(self) -> [Micros; 3] {
         match self {

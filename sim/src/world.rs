@@ -14,6 +14,7 @@ use crate::disk::Trouble;
 use crate::faults::{self, Fault, FaultKind, Pace, Replacing, Undo};
 use crate::ledger::Ledger;
 use crate::marks::Marks;
+use crate::member::election_time;
 use crate::network::Links;
 use crate::outside::Event;
 use crate::probe::Probe;
@@ -56,6 +57,7 @@ impl World {
         let mut random = Random::new(seed ^ 0x51D0_0D1E);
         let members = [1, 3, 3, 3, 5][usize::try_from(random.below(5)).expect("one of five")];
         let habits = Habits {
+            tick: pace.tick(&mut random),
             pre_vote: !random.one_in(4),
             step_work: if random.one_in(2) { 3_000 } else { 20 },
             restart_max: [SECOND / 2, 3 * SECOND][usize::try_from(random.below(2)).expect("one of two")],
@@ -67,7 +69,8 @@ impl World {
             flip_one_in: 0,
         };
         let cluster = Cluster::new(Random::new(random.number()), members, habits, links);
-        let clients = Clients::new(Random::new(random.number()), pace.patience());
+        let election = election_time(habits.tick);
+        let clients = Clients::new(Random::new(random.number()), pace.patience(), election);
         let probe = Probe::new(Random::new(random.number()));
         let probe_pause = [3, 10, 40][usize::try_from(random.below(3)).expect("one of three")] * MILLISECOND;
         let probe_pause = probe_pause * pace.patience();
@@ -89,7 +92,7 @@ impl World {
             replacing: None,
             jumps: Vec::new(),
             pace,
-            calm: Calm::default(),
+            calm: Calm::new(election),
         };
         for member in 0..members {
             world.cluster.slots[member].disk_faults = faults::disk_faults(&mut world.random);

@@ -35,9 +35,10 @@ use watchers::Watcher;
 
 /// Wake numbers: the client in the lower part, above it one more than a call that it may give up.
 const CLIENTS_MAX: u64 = 1 << 12;
-/// A lease ends so much later than its time to live at most, when nothing is wrong: expiry is
-/// looked for now and then, and a new leader gives each the time of an election more.
-const LEASE_SLACK: Micros = 12 * SECOND;
+/// A lease ends so much later than its time to live at most, when nothing is wrong, and two times
+/// of an election: expiry is looked for now and then, and a new leader gives each the time of an
+/// election more.
+const LEASE_SLACK: Micros = 10 * SECOND;
 
 /// The refusal of a read that meets damage, before its member is replaced.
 const ROTTEN: &str = "etcdserver: corrupt cluster";
@@ -109,13 +110,14 @@ pub struct Clients {
     calm_since: Option<Micros>,
     /// Of watchers, before it is calm.
     patience: u64,
+    lease_slack: Micros,
 }
 
 impl Clients {
     /// The seed draws how many there are and what they do. They wait so many times as long between
-    /// what they do.
+    /// what they do. An election takes so long.
     #[must_use]
-    pub fn new(mut random: Random, patience: u64) -> Self {
+    pub fn new(mut random: Random, patience: u64, election: Micros) -> Self {
         let shared = Shared::draw(&mut random);
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
@@ -137,6 +139,7 @@ impl Clients {
             history: History::default(),
             calm_since: None,
             patience,
+            lease_slack: LEASE_SLACK + 2 * election,
         }
     }
 
@@ -286,7 +289,7 @@ impl Clients {
         self.calm_since = Some(door.now());
         let patience = self.patience;
         self.clients.iter_mut().for_each(|client| client.pause /= patience);
-        self.shared.calms(door.now() + LEASE_SLACK);
+        self.shared.calms(door.now() + self.lease_slack);
         // Watchers of a sparse storm would act minutes later, and do so as well.
         let watchers = self.clients.len()..self.clients.len() + self.watchers.len();
         watchers.filter(|_| patience > 1).for_each(|watcher| self.wake_later(watcher, SECOND, door));
@@ -375,7 +378,7 @@ impl Clients {
             jumps: clocks.jumps,
             calm_since: self.calm_since,
             calm: clocks.calm,
-            lease_slack: LEASE_SLACK,
+            lease_slack: self.lease_slack,
         }
     }
 

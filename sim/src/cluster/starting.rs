@@ -68,6 +68,7 @@ impl Cluster {
             initial: self.initial(member, remote.as_ref()),
             begins_cluster: slot.begins_cluster,
             remote,
+            tick: self.habits.tick,
             pre_vote: self.habits.pre_vote,
             retention: slot.retention,
             segment_bytes: slot.segment_bytes,

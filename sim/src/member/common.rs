@@ -20,9 +20,6 @@ use crate::network::ConnectionId;
 use crate::outside::{Event, Outside, Part, Timer};
 use crate::time::Micros;
 
-/// A step of raft's clock.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
-
 /// How a process has ended by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
@@ -127,6 +124,8 @@ pub(super) struct Common {
     pub(super) status: MemberStatus,
     pub(super) views: ViewSlot,
     pub(super) clock: Clock,
+    /// A step of raft's clock.
+    pub(super) tick: Micros,
     pub(super) directory: Directory,
     pub(super) to_log: Vec<LogInput>,
     pub(super) to_state: Vec<StateInput>,
@@ -142,7 +141,7 @@ impl Common {
         (member, boot): (usize, u64),
         identity: Identity,
         views: ViewSlot,
-        clock: Clock,
+        (clock, tick): (Clock, Micros),
         directory: Directory,
     ) -> Self {
         Self {
@@ -152,6 +151,7 @@ impl Common {
             status: MemberStatus::default(),
             views,
             clock,
+            tick,
             directory,
             to_log: Vec::new(),
             to_state: Vec::new(),

@@ -24,14 +24,15 @@ use revd_proto::etcdserverpb::{Member as MemberRow, RangeRequest, RangeResponse}
 use crate::calls::{CallId, Reply, Request, StreamId, WatchMessage};
 use crate::marks::Mark;
 use crate::member::common::{Common, End};
+use crate::member::start::election_time;
 use crate::outside::{Event, Outside, Part, Timer};
-use crate::time::{MILLISECOND, Micros};
+use crate::time::{Micros, SECOND};
 
 const PUBLICATION_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) const LEASE_INTERVAL: Duration = Duration::from_millis(250);
-/// How long a call may wait, by the process's clock.
-const CALL_TIME_MAX: Micros = 7_000 * MILLISECOND;
+/// A call may wait so long and two times of an election, by the process's clock.
+const CALL_TIME_MAX: Micros = 5 * SECOND;
 
 /// The caller of a command or a local request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -350,7 +351,8 @@ impl EdgePart {
     /// Calls that have waited too long are answered.
     pub(super) fn sweep(&mut self, common: &mut Common, out: &mut Outside) {
         let now = common.clock.at(out.now());
-        let is_late = |since: Micros| now.saturating_sub(since) > CALL_TIME_MAX;
+        let longest = CALL_TIME_MAX + 2 * election_time(common.tick);
+        let is_late = |since: Micros| now.saturating_sub(since) > longest;
         for waiting in self.waiting.values_mut() {
             if let Caller::Client(call) = waiting.caller
                 && is_late(waiting.since)

@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::Member as MemberRow;
 use crate::calls::{CallId, Request, StreamId};
 use crate::disk::Ticket;
 use crate::marks::Mark;
-use crate::member::common::{Common, End, JobEnd, StateInput, StateJob, TICK};
+use crate::member::common::{Common, End, JobEnd, StateInput, StateJob};
 use crate::member::edge::{EdgePart, LEASE_INTERVAL, SWEEP_INTERVAL, StreamRequest};
 use crate::member::log::LogPart;
 use crate::member::peers::PULSE_INTERVAL;
@@ -306,7 +306,7 @@ impl Process {
         match timer {
             Timer::Tick => {
                 common.log_event(LogEvent::Tick, out);
-                common.timer(TICK, Timer::Tick, out);
+                common.timer(Duration::from_micros(common.tick), Timer::Tick, out);
             }
             Timer::Pulse => {
                 log.peers.pulse(common, out);

@@ -1,5 +1,7 @@
 //! The start of a process: the shipped recovery over the member's directory.
 
+use std::time::Duration;
+
 use revd_member::boot::recovery::{Recovery, RecoveryConfig, recover};
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
@@ -14,7 +16,7 @@ use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 
 use crate::disk::{Directory, StartError};
-use crate::member::common::{Clock, Common, End, TICK};
+use crate::member::common::{Clock, Common, End};
 use crate::member::edge::EdgePart;
 use crate::member::log::LogPart;
 use crate::member::peers::{PULSE_INTERVAL, Peers};
@@ -23,10 +25,14 @@ use crate::member::state::StatePart;
 use crate::member::states::States;
 use crate::member::writer::Writer;
 use crate::outside::{Outside, Timer};
+use crate::time::{MILLISECOND, Micros};
 use crate::truth::ClusterAt;
 
 /// Of all members, and of the cluster.
 pub(crate) const VERSION: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
+
+/// Steps of raft's clock until a member asks for votes.
+pub(crate) const ELECTION_TICKS: u64 = 10;
 
 /// The settings of a start.
 #[derive(Debug, Clone)]
@@ -41,6 +47,8 @@ pub struct Settings {
     pub begins_cluster: bool,
     /// The cluster, as another member answers for it.
     pub remote: Option<RemoteCluster>,
+    /// A step of raft's clock.
+    pub tick: Micros,
     /// Ask before an election whether it can be won.
     pub pre_vote: bool,
     /// How much of the log stays for members that lag behind.
@@ -53,6 +61,11 @@ pub struct Settings {
     pub step_work: usize,
     /// The member's clock.
     pub clock: Clock,
+}
+
+/// The time of an election, by a clock of raft with such steps.
+pub(crate) const fn election_time(tick: Micros) -> Micros {
+    ELECTION_TICKS * tick
 }
 
 /// Why a process did not come to life.
@@ -84,11 +97,11 @@ pub(crate) fn start(
         pre_vote: settings.pre_vote,
         advances_election: true,
         boot,
-        election_ticks: 10,
+        election_ticks: ELECTION_TICKS.try_into().expect("a few"),
         election_seed: out.random.number(),
         log_retention: settings.retention,
         quota_bytes: settings.quota_bytes,
-        lease_extension: 1_000,
+        lease_extension: election_time(settings.tick) / MILLISECOND,
     };
     let logger = slog::Logger::root(slog::Discard, slog::o!());
     let mut ask_others = |_: &InitialCluster| remote.clone();
@@ -103,15 +116,16 @@ pub(crate) fn start(
         truth.begin(applied, || ClusterAt::of(&machine));
     }
     let views = ViewSlot::new(machine.store_mut().view(), 1);
-    let common = Common::new((member, boot), identity, views, clock, directory.clone());
+    let tick = Duration::from_micros(settings.tick);
+    let common = Common::new((member, boot), identity, views, (clock, settings.tick), directory.clone());
     common.status.applied.store(applied);
     common.status.is_corrupt.store(machine.is_corrupt());
     let layout = LayoutConfig { segment_bytes: settings.segment_bytes, secret: out.random.number() };
     let writer = WalWriter::new(WalSeed { disk: directory.log(), layout, log });
     let peers = membership.members().map(|row| Peer { id: row.id, urls: row.peer_ur_ls.clone() });
     let peers: Vec<Peer> = peers.collect();
-    let log_config = LogConfig { origin, edges: 1, tick: TICK };
-    let core = LogCore::new(node, log_config).with_members(membership, ChangeRules::new(TICK, true));
+    let log_config = LogConfig { origin, edges: 1, tick };
+    let core = LogCore::new(node, log_config).with_members(membership, ChangeRules::new(tick, true));
     let mut process = Box::new(Process {
         common,
         log: LogPart {
@@ -131,7 +145,7 @@ pub(crate) fn start(
     process.log.peers.set_peers(peers, &mut process.common, out);
     process.log.start(&mut process.common, out).map_err(NoStart::Ended)?;
     process.edge.start(&mut process.common, out);
-    process.common.timer(TICK, Timer::Tick, out);
+    process.common.timer(tick, Timer::Tick, out);
     process.common.timer(PULSE_INTERVAL, Timer::Pulse, out);
     Ok(process)
 }
