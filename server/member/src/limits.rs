@@ -112,6 +112,11 @@ pub const STATES_SENT_MAX: usize = 2;
 pub const STATE_SENT_TICKS: u64 = 300;
 /// Time from a change of the state to the checkpoint that saves it.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+/// A checkpoint of fewer unsaved bytes of records than these is put off: what it writes beside
+/// them, some pages and a sync or two, is as much however few they are.
+pub const CHECKPOINT_BYTES_MIN: usize = 1024 * 1024;
+/// So many times the interval above, and then it is written.
+pub const CHECKPOINT_PUT_OFFS_MAX: u32 = 4;
 /// Time between checkpoints while a compaction has more to free.
 pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between attempts at a write or a checkpoint on a full disk.
@@ -300,7 +305,7 @@ const _: () = {
         "a member that lags behind is sent whole messages"
     );
     assert!(
-        CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,
+        CHECKPOINT_BYTES_MIN < CHECKPOINT_BYTES_MAX && CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,
         "a checkpoint begins before applying has to wait for it"
     );
     assert!(COMPACT_INTERVAL.as_millis() <= CHECKPOINT_INTERVAL.as_millis());

@@ -18,6 +18,7 @@
 //!              log INDEX    term TERM            the last entry of the log; of entries from now on
 //!              hold ...    slow MICROSECONDS     work that comes with the next; the clock
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
+//!              patient N                         checkpoints of little are put off so often
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
@@ -545,6 +546,10 @@ impl Runner for StateRunner {
             "hold" => {
                 let work = self.work(names[0], &names[1..])?.ok_or("only work is held")?;
                 self.held.push(work);
+                return Ok(String::new());
+            }
+            "patient" => {
+                self.core.put_off_checkpoints(names[0].parse()?);
                 return Ok(String::new());
             }
             "term" | "log" | "slow" => {

@@ -26,6 +26,7 @@ use crate::clock::Ticker;
 use crate::cores::{Notification, Notifications, StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
+use crate::limits;
 use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
@@ -114,6 +115,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     let reports = LocalQueue::new();
     sending.push(glommio::spawn_local(send_all(Rc::clone(&reports), seed.to_log)));
     let mut core = StateCore::new(seed.machine, edges.len());
+    core.put_off_checkpoints(limits::CHECKPOINT_PUT_OFFS_MAX);
     let mut driver = StateDriver {
         events,
         edges,

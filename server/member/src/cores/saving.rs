@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Idle --change--> Waiting --100 ms, or enough bytes, or stop--> Writing --done--> Idle
+//!                  Waiting --100 ms, few bytes, and nobody waits for it: up to 4 times--> Waiting
 //! ```
 
 use bytes::Bytes;
@@ -22,12 +23,27 @@ enum CheckpointPhase {
     Writing,
 }
 
+/// Why a checkpoint is not put off, however little it saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Haste {
+    /// No reason.
+    None,
+    /// A member waits to be sent a newer saved state.
+    Streaming,
+    /// This member stops.
+    Stopping,
+}
+
 /// State core view: the checkpoint that comes or is under way.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
     phase: CheckpointPhase,
     /// The time to wait since the last change is over.
     is_due: bool,
+    /// How often a checkpoint of little may be put off.
+    put_offs_max: u32,
+    /// How often the one that waits was.
+    put_offs: u32,
     /// The last checkpoint found no room: the next one waits a while.
     has_no_room: bool,
     /// Answers that wait for the space that compactions free, and up to which revision.
@@ -39,6 +55,11 @@ pub(super) struct Saving {
 }
 
 impl Saving {
+    /// Checkpoints of little are put off so often.
+    pub(super) fn put_off_little(&mut self, times: u32) {
+        self.put_offs_max = times;
+    }
+
     /// Some time has passed since state last changed.
     pub(super) fn due(&mut self) {
         self.is_due = true;
@@ -90,12 +111,7 @@ impl Saving {
     /// Decides whether a checkpoint starts now, later, or not at all; not within an entry: the
     /// applied index that is saved is that of a whole entry, and so must be the state that is saved
     /// with it.
-    pub(super) fn schedule(
-        &mut self,
-        machine: &mut Machine,
-        is_stopping: bool,
-        effects: &mut impl StateEffects,
-    ) {
+    pub(super) fn schedule(&mut self, machine: &mut Machine, haste: Haste, effects: &mut impl StateEffects) {
         let due = std::mem::take(&mut self.is_due);
         if due && self.phase == CheckpointPhase::Waiting {
             self.phase = CheckpointPhase::Idle;
@@ -107,8 +123,15 @@ impl Saving {
         let store = machine.store();
         let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
-        let much = is_stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        if (due && work) || (much && !self.has_no_room) {
+        let much = haste == Haste::Stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        let is_little = store.unsaved_bytes() < limits::CHECKPOINT_BYTES_MIN
+            && haste == Haste::None
+            && !(compacting || self.has_no_room || self.is_awaited());
+        if due && work && is_little && self.put_offs < self.put_offs_max {
+            self.put_offs += 1;
+            self.phase = CheckpointPhase::Waiting;
+            effects.remind(limits::CHECKPOINT_INTERVAL);
+        } else if (due && work) || (much && !self.has_no_room) {
             self.start(machine, effects);
         } else if work && self.phase == CheckpointPhase::Idle {
             self.phase = CheckpointPhase::Waiting;
@@ -118,6 +141,11 @@ impl Saving {
                 (false, false) => limits::CHECKPOINT_INTERVAL,
             });
         }
+    }
+
+    /// Callers wait for one.
+    fn is_awaited(&self) -> bool {
+        !(self.compacting.is_empty() && self.defragmenting.is_empty() && self.defragment_next.is_empty())
     }
 
     /// Begins the next one; all callers that wait by now are served by it.
@@ -131,6 +159,7 @@ impl Saving {
     }
 
     fn start(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+        self.put_offs = 0;
         // Also the last one: reading the records that the saved index does not know is faster than
         // saving it once more.
         let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {

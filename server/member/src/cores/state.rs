@@ -24,7 +24,7 @@ use crate::cores::lease_rights::LeaseRightsAsked;
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::cores::member_callers::{MemberCaller, MemberCallers};
 use crate::cores::reads::PendingReads;
-use crate::cores::saving::Saving;
+use crate::cores::saving::{Haste, Saving};
 use crate::error::Error;
 use crate::limits;
 use crate::mutants::{self, Mutant};
@@ -122,6 +122,11 @@ impl StateCore {
             is_stopping: false,
             machine: Some(Box::new(machine)),
         }
+    }
+
+    /// Checkpoints of little are put off so often.
+    pub fn put_off_checkpoints(&mut self, times: u32) {
+        self.saving.put_off_little(times);
     }
 
     /// The machine, unless a long command has it; for simulators.
@@ -311,7 +316,12 @@ impl StateCore {
         self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
         let is_within = machine.is_within_entry() && !mutants::is(Mutant::CheckpointWithinEntry);
         if !is_within && !self.installing.is_under_way() {
-            self.saving.schedule(machine, self.is_stopping, effects);
+            let haste = match (self.is_stopping, self.to_stream.is_empty()) {
+                (true, _) => Haste::Stopping,
+                (false, false) => Haste::Streaming,
+                (false, true) => Haste::None,
+            };
+            self.saving.schedule(machine, haste, effects);
         }
         Ok(next)
     }

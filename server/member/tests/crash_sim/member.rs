@@ -21,6 +21,7 @@ use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::LogEvent;
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error;
+use revd_member::limits::CHECKPOINT_PUT_OFFS_MAX;
 use revd_member::wal::layout::{LogStep, ReleasedSegment};
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;
@@ -152,11 +153,13 @@ impl Member {
         let mut log =
             LogCore::new(node, LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) });
         log.start(&mut from_log).unwrap();
+        let mut state = StateCore::new(machine, 1);
+        state.put_off_checkpoints(if seed % 4 == 3 { CHECKPOINT_PUT_OFFS_MAX } else { 0 });
         Self {
             files,
             space,
             log,
-            state: StateCore::new(machine, 1),
+            state,
             random: Random::new(seed),
             stalls_one_in: [u64::MAX, 40, 12, 12][usize::try_from(seed % 4).unwrap()],
             still: [0; Part::ALL.len()],
