@@ -57,6 +57,8 @@ pub struct Habits {
     pub tick: Micros,
     /// Ask before an election whether it can be won.
     pub pre_vote: bool,
+    /// Checkpoints of little are put off so often.
+    pub put_offs_max: u32,
     /// Work of a step of the watch hub.
     pub step_work: usize,
     /// A start after a kill comes within this time.

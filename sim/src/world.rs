@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use revd_checker::Jump;
 use revd_engine::random::Random;
+use revd_member::limits::CHECKPOINT_PUT_OFFS_MAX;
 use revd_proto::etcdserverpb::CompactionRequest;
 
 use crate::calls::{CallId, Door as _, Reply};
@@ -59,6 +60,7 @@ impl World {
         let habits = Habits {
             tick: pace.tick(&mut random),
             pre_vote: !random.one_in(4),
+            put_offs_max: if random.one_in(4) { 0 } else { CHECKPOINT_PUT_OFFS_MAX },
             step_work: if random.one_in(2) { 3_000 } else { 20 },
             restart_max: [SECOND / 2, 3 * SECOND][usize::try_from(random.below(2)).expect("one of two")],
         };

@@ -70,6 +70,7 @@ impl Cluster {
             remote,
             tick: self.habits.tick,
             pre_vote: self.habits.pre_vote,
+            put_offs_max: self.habits.put_offs_max,
             retention: slot.retention,
             segment_bytes: slot.segment_bytes,
             quota_bytes: 0,

@@ -51,6 +51,8 @@ pub struct Settings {
     pub tick: Micros,
     /// Ask before an election whether it can be won.
     pub pre_vote: bool,
+    /// Checkpoints of little are put off so often.
+    pub put_offs_max: u32,
     /// How much of the log stays for members that lag behind.
     pub retention: LogRetention,
     /// Bytes of a segment of the log.
@@ -126,6 +128,8 @@ pub(crate) fn start(
     let peers: Vec<Peer> = peers.collect();
     let log_config = LogConfig { origin, edges: 1, tick };
     let core = LogCore::new(node, log_config).with_members(membership, ChangeRules::new(tick, true));
+    let mut state = StateCore::new(machine, 1);
+    state.put_off_checkpoints(settings.put_offs_max);
     let mut process = Box::new(Process {
         common,
         log: LogPart {
@@ -135,7 +139,7 @@ pub(crate) fn start(
             states: States::default(),
             is_over: false,
         },
-        state: StatePart { core: StateCore::new(machine, 1), is_over: false },
+        state: StatePart { core: state, is_over: false },
         edge: EdgePart::new(member, settings.step_work),
         for_log: Vec::new(),
         for_edge: Vec::new(),
