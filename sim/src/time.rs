@@ -11,6 +11,14 @@ pub const MILLISECOND: Micros = 1_000;
 /// A second.
 pub const SECOND: Micros = 1_000_000;
 
+/// Steps of raft's clock until a member asks for votes.
+pub(crate) const ELECTION_TICKS: u64 = 10;
+
+/// The time of an election, by a clock of raft with such steps.
+pub(crate) const fn election_time(tick: Micros) -> Micros {
+    ELECTION_TICKS * tick
+}
+
 /// The events to come, by time; those of the same time in the order in which they were planned.
 #[derive(Debug)]
 pub struct Agenda<E> {

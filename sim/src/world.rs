@@ -15,11 +15,10 @@ use crate::disk::Trouble;
 use crate::faults::{self, Fault, FaultKind, Pace, Replacing, Undo};
 use crate::ledger::Ledger;
 use crate::marks::Marks;
-use crate::member::election_time;
 use crate::network::Links;
 use crate::outside::Event;
 use crate::probe::Probe;
-use crate::time::{MILLISECOND, Micros, SECOND};
+use crate::time::{MILLISECOND, Micros, SECOND, election_time};
 
 /// The number by which the probe is woken; those of clients are smaller.
 const PROBE: u64 = u64::MAX;

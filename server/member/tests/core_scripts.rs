@@ -14,11 +14,10 @@
 //! state core:  entry put put    local defragment    due    written    close    turn
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
-//!              install INDEX    named    stream
+//!              install INDEX    named    stream    patient N     little is saved N times later
 //!              log INDEX    term TERM            the last entry of the log; of entries from now on
 //!              hold ...    slow MICROSECONDS     work that comes with the next; the clock
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
-//!              patient N                         checkpoints of little are put off so often
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
@@ -548,14 +547,11 @@ impl Runner for StateRunner {
                 self.held.push(work);
                 return Ok(String::new());
             }
-            "patient" => {
-                self.core.put_off_checkpoints(names[0].parse()?);
-                return Ok(String::new());
-            }
-            "term" | "log" | "slow" => {
+            "term" | "log" | "slow" | "patient" => {
                 let number = names[0].parse()?;
                 match line.name.as_str() {
                     "term" => self.term = number,
+                    "patient" => self.core.put_off_checkpoints(u32::try_from(number)?),
                     "log" => self.words.last_index = number,
                     _ => self.words.clock.1 = number,
                 }
@@ -564,8 +560,7 @@ impl Runner for StateRunner {
             "due" => Some(StateEvent::CheckpointDue),
             "install" => {
                 self.index = names[0].parse()?;
-                let state = received(&self.disk, self.index);
-                Some(StateEvent::Work(vec![Work::Install(Box::new(state))]))
+                Some(StateEvent::Work(vec![Work::Install(Box::new(received(&self.disk, self.index)))]))
             }
             "named" => Some(StateEvent::Installed),
             "stream" => Some(StateEvent::Work(vec![Work::Stream { to: 3, term: 5 }])),

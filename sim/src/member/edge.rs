@@ -24,9 +24,8 @@ use revd_proto::etcdserverpb::{Member as MemberRow, RangeRequest, RangeResponse}
 use crate::calls::{CallId, Reply, Request, StreamId, WatchMessage};
 use crate::marks::Mark;
 use crate::member::common::{Common, End};
-use crate::member::start::election_time;
 use crate::outside::{Event, Outside, Part, Timer};
-use crate::time::{Micros, SECOND};
+use crate::time::{Micros, SECOND, election_time};
 
 const PUBLICATION_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_millis(500);

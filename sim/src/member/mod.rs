@@ -21,4 +21,4 @@ pub use process::Process;
 pub use start::{NoStart, Settings};
 
 pub(crate) use edge::StreamRequest;
-pub(crate) use start::{VERSION, election_time, start};
+pub(crate) use start::{VERSION, start};

@@ -25,14 +25,11 @@ use crate::member::state::StatePart;
 use crate::member::states::States;
 use crate::member::writer::Writer;
 use crate::outside::{Outside, Timer};
-use crate::time::{MILLISECOND, Micros};
+use crate::time::{ELECTION_TICKS, MILLISECOND, Micros, election_time};
 use crate::truth::ClusterAt;
 
 /// Of all members, and of the cluster.
 pub(crate) const VERSION: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
-
-/// Steps of raft's clock until a member asks for votes.
-pub(crate) const ELECTION_TICKS: u64 = 10;
 
 /// The settings of a start.
 #[derive(Debug, Clone)]
@@ -63,11 +60,6 @@ pub struct Settings {
     pub step_work: usize,
     /// The member's clock.
     pub clock: Clock,
-}
-
-/// The time of an election, by a clock of raft with such steps.
-pub(crate) const fn election_time(tick: Micros) -> Micros {
-    ELECTION_TICKS * tick
 }
 
 /// Why a process did not come to life.
