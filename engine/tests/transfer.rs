@@ -200,13 +200,19 @@ fn rows_are_cut_wherever_a_chunk_ends() {
         store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
         save(&mut store, CheckpointKind::Auto);
     }
-    let chunks = chunks_of(&store.saved_state().unwrap());
+    let state = store.saved_state().unwrap();
+    let chunks = chunks_of(&state);
     assert!(chunks.len() > 10);
     let disk = SimDisk::new();
     build(&disk, &chunks).unwrap();
     assert_equal(&store.view(), &open(&disk, 512).view());
     let pages = disk.bytes().len() as u64;
     assert_eq!(pages, open(&disk, 512).sizes().in_use, "no page of the new file is free");
+    assert!(
+        (pages..2 * pages).contains(&state.bytes()),
+        "{} bytes were said, {pages} it takes",
+        state.bytes()
+    );
 }
 
 /// A saved store, of so many chunks at least.

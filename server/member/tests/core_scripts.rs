@@ -582,9 +582,9 @@ impl Runner for StateRunner {
             self.core.receive(event, &mut self.words)?;
         }
         self.core.turn(Standpoint { is_ready: true }, &mut self.words)?;
-        if self.core.is_over(&mut self.words) {
-            self.words.text += "over\n";
-        }
+        let is_over = self.core.is_over(&mut self.words);
+        let goes_on = self.core.can_go_on();
+        self.words.text += if is_over { "over\n" } else { ["", "can go on\n"][usize::from(goes_on)] };
         Ok(std::mem::take(&mut self.words.text))
     }
 }

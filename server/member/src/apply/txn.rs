@@ -367,6 +367,7 @@ mod tests {
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+    use revd_proto::etcdserverpb::DeleteRangeRequest;
     use std::sync::Arc;
 
     const OWN: Origin = Origin { member: 1, boot: 1 };
@@ -413,6 +414,38 @@ mod tests {
             assert!(!has_more_parts(&many.slice(..part.len() * 100), 400), "{part:?}");
         }
         assert!(!has_more_parts(&vec![0x0f; 10_000].into(), 9), "for decoding to say");
+    }
+
+    /// Rights are asked for what is read, so that none of it may be passed over.
+    #[test]
+    fn reads_are_those_of_the_taken_branches() {
+        let get = |key: &'static str| RangeRequest { key: key.into(), ..RangeRequest::default() };
+        let put = |key: &'static str, prev_kv| {
+            Request::RequestPut(PutRequest { key: key.into(), prev_kv, ..PutRequest::default() })
+        };
+        let delete = |key: &'static str, prev_kv| {
+            let range_end = "z".into();
+            Request::RequestDeleteRange(DeleteRangeRequest { key: key.into(), range_end, prev_kv })
+        };
+        let inner = TxnRequest {
+            failure: txn_of([Request::RequestRange(get("of the failure"))]).success,
+            ..txn_of([Request::RequestRange(get("nested")), delete("f", true), put("e", true)])
+        };
+        let txn = txn_of([
+            put("a", false),
+            put("b", true),
+            Request::RequestTxn(inner),
+            delete("c", false),
+            Request::RequestRange(get("d")),
+        ]);
+        let read = |request: ReadRequest| match request {
+            ReadRequest::Range(range) => range.key,
+            ReadRequest::Previous { key, range_end, .. } => [&key[..], &range_end].join(&b'-').into(),
+        };
+        let read = |path: Path| reads(&txn, &path).into_iter().map(read).collect::<Vec<_>>();
+        assert_eq!(read(vec![true, true]), ["b-", "nested", "f-z", "e-", "d"]);
+        assert_eq!(read(vec![true, false]), ["b-", "of the failure", "d"]);
+        assert_eq!(read(vec![false]), [""; 0]);
     }
 
     fn apply_one(machine: &mut Machine, origin: Origin, txn: &TxnRequest) -> Result<(), FatalError> {

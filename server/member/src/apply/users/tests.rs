@@ -436,3 +436,17 @@ fn callers_without_a_name_or_a_token_are_refused_in_the_order_of_etcd() {
     assert_eq!(may(&Caller::Nobody, Wants::Nothing), Ok(()));
     assert_eq!(may(&Caller::BadToken, Wants::Nothing), Err(AuthError::InvalidAuthToken));
 }
+
+/// Lists of leases, for one, are not held against rights for those who may see all of them.
+#[test]
+fn only_root_may_do_everything_once_rights_are_needed() {
+    let of = |name: &str| Caller::User(Arc::new(User { name: name.to_owned(), revision: None }));
+    let callers = [Caller::Member, of("root"), of("ann"), of("eve"), Caller::Nobody, Caller::BadToken];
+    for (subject, may) in
+        [(Subject::new(), [true; 6]), (Subject::enabled(), [true, true, false, false, false, false])]
+    {
+        let tables = subject.machine.state.store.tables();
+        let mut access = Access::of(tables);
+        assert_eq!(callers.each_ref().map(|caller| access.is_root(tables, caller)), may);
+    }
+}
