@@ -448,6 +448,29 @@ mod tests {
         assert_eq!(read(vec![false]), [""; 0]);
     }
 
+    /// The reply of such a transaction is measured before it is proposed.
+    #[test]
+    fn transactions_that_may_read_much_are_those_with_a_range_or_many_keys() {
+        let get = |range_end: &'static str| {
+            let (key, range_end) = ("a".into(), range_end.into());
+            Request::RequestRange(RangeRequest { key, range_end, ..RangeRequest::default() })
+        };
+        let delete = |prev_kv| {
+            let (key, range_end) = ("a".into(), "z".into());
+            Request::RequestDeleteRange(DeleteRangeRequest { key, range_end, prev_kv })
+        };
+        let many = |count: usize| txn_of((0..count).map(|_| get("")));
+        let nested = |inner| txn_of([Request::RequestTxn(inner)]);
+        let otherwise = |txn: TxnRequest| TxnRequest { failure: txn.success, ..TxnRequest::default() };
+        for few in [many(limits::WRITE_READS_UNCHECKED), txn_of([delete(false)]), nested(many(1))] {
+            assert!(!may_read_much(&few) && !may_read_much(&otherwise(few)));
+        }
+        for much in [many(limits::WRITE_READS_UNCHECKED + 1), txn_of([get("b")]), txn_of([delete(true)])] {
+            assert!(may_read_much(&much) && may_read_much(&otherwise(much.clone())));
+            assert!(may_read_much(&nested(otherwise(much))));
+        }
+    }
+
     fn apply_one(machine: &mut Machine, origin: Origin, txn: &TxnRequest) -> Result<(), FatalError> {
         apply_all(machine, origin, txn, &mut Vec::new())
     }
