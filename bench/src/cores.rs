@@ -1,22 +1,24 @@
 //! How many puts one log core and one state core carry:
 //! `cargo run --release -p revd-bench --bin cores -- KEYS [PUTS]`.
 //!
-//! The step functions that ship, one core after the other on one thread, without sockets and
-//! without a disk: commands of one edge become entries, raft calls them committed (one voter) and
-//! frames are encoded; then entries are applied to a store of so many keys, in no order, and a View
-//! is published behind each entry. Printed for each length of entries: CPU a put, and the puts a
+//! The loops that ship, one core after the other on one thread, without sockets and without a disk:
+//! commands of one edge become entries, raft calls them committed (one voter) and frames are
+//! encoded; then entries are applied to a store of so many keys, in no order. A View is published
+//! behind each turn, and the newest one is held, as edges do: what it shares is copied before it is
+//! changed. A turn has one entry; in the last row as many as a millisecond has room for, as when
+//! the state core is the limit. Printed for each length of entries: CPU a put, and the puts a
 //! second that a core for itself would have time for. Checkpoints are prepared and ended on the
-//! state core, which is counted; they are written on a thread of their own, which has its own row.
+//! state core, which is counted; they are written, and much that old Views leave behind is freed,
+//! on threads of their own, which have rows of their own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use prost::Message as _;
 use revd_bench::{cpu_time, key, value};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::{CheckpointKind, Store};
+use revd_engine::mvcc::Store;
 use revd_engine::random::Random;
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
@@ -34,16 +36,24 @@ use revd_member::wal::birth::empty_log;
 use revd_member::wal::frame::{self, FrameId};
 use revd_proto::etcdserverpb::PutRequest;
 
+mod state_core;
+
+use state_core::{Spent, StateBench};
+
 const OWNER: Identity = Identity { cluster: 1, member: 2 };
 const OWN: Origin = Origin { member: 2, boot: 1 };
 const VALUE_BYTES: usize = 256;
 /// Commands of an entry: those that gather while the one before is written.
 const ENTRY_COMMANDS: [u64; 4] = [1, 10, 100, 1_000];
-const PUTS_PER_CHECKPOINT: u64 = 5_000;
-/// Keys that forget, as a turn of the state core has them do.
-const FORGET_KEYS: usize = 5_000;
+/// Of full turns: more than a turn has time for, so that others wait for the next one.
+const TURN_ENTRY_COMMANDS: u64 = 10;
+const TURN_ENTRIES: usize = 1_000;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
+    rustix::thread::disable_transparent_huge_pages(true)?; // as the server does
     let mut args = std::env::args().skip(1).map(|text| text.parse::<u64>());
     let keys = args.next().transpose()?.unwrap_or(1_000_000);
     let puts = args.next().transpose()?.unwrap_or(1_000_000);
@@ -57,27 +67,42 @@ fn main() -> anyhow::Result<()> {
     let disk = MmapDisk::open(&directory.path().join("tree"))?;
     let store = Store::open(Arc::new(disk), DbOptions::default())?;
     let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
-    let mut state = StateBench { machine: Machine::new(store, config)?, unsaved: 0, helper: Duration::ZERO };
+    let mut state = StateBench::new(Machine::new(store, config)?);
     let mut random = Random::new(1);
     for first in (0..keys).step_by(1_000) {
         // Each comes once where the number of keys is a power of ten.
-        let some = (first..keys.min(first + 1_000)).map(|at| at * 0x9E37_79B1 % keys).collect();
-        state.apply(&[some])?;
+        let some = (first..keys.min(first + 1_000)).map(|at| at * 0x9E37_79B1 % keys).collect::<Vec<_>>();
+        let puts = some.len() as u64;
+        state.apply(entries(state.applied(), &[some]), 1, puts)?;
     }
     for commands in ENTRY_COMMANDS {
-        let (mut spent, mut done) = (Duration::ZERO, 0);
-        state.helper = Duration::ZERO;
-        while done < puts {
-            // Many entries in one measurement: the clock of threads is read through a file.
-            let entries: Vec<Vec<u64>> = (0..(1_000 / commands).max(1))
-                .map(|_| (0..commands).map(|_| random.below(keys)).collect())
-                .collect();
-            spent += state.apply(&entries)?;
-            done += commands * entries.len() as u64;
-        }
-        report("state", commands, spent, done);
-        report("checkpoints, elsewhere", commands, state.helper, done);
+        state_core(&mut state, commands, 1, (puts, keys), &mut random)?;
     }
+    state_core(&mut state, TURN_ENTRY_COMMANDS, TURN_ENTRIES, (puts, keys), &mut random)
+}
+
+fn state_core(
+    state: &mut StateBench,
+    of_entry: u64,
+    at_once: usize,
+    (puts, keys): (u64, u64),
+    random: &mut Random,
+) -> anyhow::Result<()> {
+    state.spent = Spent::default();
+    let mut done = 0;
+    while done < puts {
+        // Many entries in one measurement: the clock of threads is read through a file.
+        let some: Vec<Vec<u64>> = (0..(1_000 / of_entry).max(1).max(at_once as u64))
+            .map(|_| (0..of_entry).map(|_| random.below(keys)).collect())
+            .collect();
+        let together = some.iter().map(Vec::len).sum::<usize>() as u64;
+        state.apply(entries(state.applied(), &some), at_once, together)?;
+        done += together;
+    }
+    let name = if at_once > 1 { "state, full turns" } else { "state" };
+    report(name, of_entry, state.spent.state, done);
+    report("checkpoints, elsewhere", of_entry, state.spent.writing, done);
+    report("freeing, elsewhere", of_entry, state.spent.freeing, done);
     Ok(())
 }
 
@@ -95,6 +120,15 @@ fn commands(keys: &[u64]) -> Vec<Command> {
         Command { id: CommandId::new(0, slot, 1), kind: Kind::Put, payload }
     };
     keys.iter().enumerate().map(command).collect()
+}
+
+/// Entries behind those that are applied, of puts to these keys.
+fn entries(applied: u64, keys: &[Vec<u64>]) -> Vec<CommittedEntry> {
+    let entry = |(index, keys): (u64, &Vec<u64>)| {
+        let data = command::encode(OWN, &commands(keys)).into();
+        CommittedEntry { index, term: 1, data, change: None }
+    };
+    (applied + 1..).zip(keys).map(entry).collect()
 }
 
 /// Frames and entries of a turn of the log core.
@@ -164,52 +198,4 @@ fn log_core(puts: u64, of_entry: u64) -> anyhow::Result<()> {
     }
     report("log", of_entry, spent, done);
     Ok(())
-}
-
-/// A state core's machine, and what is to be saved.
-struct StateBench {
-    machine: Machine,
-    unsaved: u64,
-    /// CPU of checkpoints as they are written elsewhere.
-    helper: Duration,
-}
-
-impl StateBench {
-    /// Applies entries of puts to these keys; the CPU of it on the state core.
-    fn apply(&mut self, entries: &[Vec<u64>]) -> anyhow::Result<Duration> {
-        let applied = self.machine.store().applied().index;
-        let entry = |(index, keys): (u64, &Vec<u64>)| {
-            let data = command::encode(OWN, &commands(keys)).into();
-            CommittedEntry { index, term: 1, data, change: None }
-        };
-        let committed: Vec<_> = (applied + 1..).zip(entries).map(entry).collect();
-        let puts = entries.iter().map(Vec::len).sum::<usize>();
-        let mut effects = Vec::with_capacity(puts);
-        let begun = cpu_time()?;
-        for entry in &committed {
-            self.machine.apply(entry, 0, &mut effects)?;
-            std::hint::black_box(self.machine.store_mut().view());
-        }
-        let mut spent = cpu_time()? - begun;
-        anyhow::ensure!(effects.len() == puts, "{} of {puts} puts are answered", effects.len());
-        self.unsaved += puts as u64;
-        if self.unsaved >= PUTS_PER_CHECKPOINT {
-            self.unsaved = 0;
-            spent += self.checkpoint()?;
-        }
-        Ok(spent)
-    }
-
-    fn checkpoint(&mut self) -> anyhow::Result<Duration> {
-        let store = self.machine.store_mut();
-        let begun = cpu_time()?;
-        let checkpoint = store.checkpoint(CheckpointKind::Auto).context("there is something to save")?;
-        let prepared = cpu_time()?;
-        let written = checkpoint.write()?;
-        let ended = cpu_time()?;
-        store.finish_checkpoint(written);
-        while store.forget_compacted(FORGET_KEYS) {}
-        self.helper += ended - prepared;
-        Ok(prepared - begun + (cpu_time()? - ended))
-    }
 }
