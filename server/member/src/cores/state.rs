@@ -594,3 +594,6 @@ fn answer(callers: &mut MemberCallers, id: CommandId, outcome: Outcome, effects:
 fn has_room(machine: &Machine) -> bool {
     machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
 }
+
+#[cfg(test)]
+mod tests;
