@@ -1,5 +1,7 @@
 //! URLs of members, as etcd takes them: a scheme, a host and a port, and nothing else.
 
+mod in_brackets;
+
 /// Why texts are no URLs, in etcd's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
@@ -131,6 +133,10 @@ fn parse_one(text: &str) -> Result<String, UrlError> {
 
 /// The mistake in a host and port that Go names first.
 fn host_problem(address: &str) -> Option<String> {
+    let opens = address.rfind('[');
+    if opens.is_some_and(|at| at > 0) {
+        return Some("invalid IP-literal".to_owned());
+    }
     let port = match address.rfind(']') {
         Some(end) if address.starts_with('[') => &address[end + 1..],
         None if address.starts_with('[') => return Some("missing ']' in host".to_owned()),
@@ -140,8 +146,38 @@ fn host_problem(address: &str) -> Option<String> {
     if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number) {
         return Some(format!("invalid port {port:?} after host"));
     }
-    let at = address.find([' ', '\\', '^', '`', '{', '}', '|'])?;
-    Some(format!("invalid character {:?} in host name", &address[at..=at]))
+    let end = address.rfind(']').filter(|_| opens.is_some());
+    let host = end.map_or(address, |end| &address[1..end]);
+    if let Some(problem) = letter_problem(host, end.is_some()) {
+        return Some(problem);
+    }
+    end.and_then(|_| in_brackets::mistake(host))
+}
+
+/// The first letter that a host may not have.
+fn letter_problem(host: &str, is_in_brackets: bool) -> Option<String> {
+    let zone = host.find("%25").filter(|_| is_in_brackets);
+    for (at, letter) in host.char_indices() {
+        match letter {
+            ' ' | '\\' | '^' | '`' | '{' | '}' | '|' => {
+                return Some(format!("invalid character {:?} in host name", &host[at..=at]));
+            }
+            '%' if !is_escape(&host[at..], zone.is_some_and(|zone| zone < at)) => {
+                let escape: String = host[at..].chars().take(3).collect();
+                return Some(format!("invalid URL escape {escape:?}"));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Whether a text begins with an escape that a host may have: of a byte that is not ASCII, or of
+/// the `%` before a zone; a zone may have any.
+fn is_escape(text: &str, is_zone: bool) -> bool {
+    let Some([b'%', high, low]) = text.as_bytes().first_chunk() else { return false };
+    let is_hex = high.is_ascii_hexdigit() && low.is_ascii_hexdigit();
+    is_hex && (is_zone || (high, low) == (&b'2', &b'5') || !matches!(high, b'0'..=b'7'))
 }
 
 #[cfg(test)]
@@ -172,6 +208,17 @@ mod tests {
             ("http://[::1]", "URL address does not have the form \"host:port\": http://[::1]"),
             ("http://a]:1", "URL address does not have the form \"host:port\": http://a]:1"),
             ("http://a b", "parse \"http://a b\": invalid character \" \" in host name"),
+            ("http://[foo]:x", "parse \"http://[foo]:x\": invalid port \":x\" after host"),
+            ("http://[foo]", "parse \"http://[foo]\": invalid host: ParseAddr(\"foo\"): unable to parse IP"),
+            ("http://u@[]:1", "parse \"http://u@[]:1\": invalid host: ParseAddr(\"\"): unable to parse IP"),
+            ("http://[1.2.3.4]:1", "parse \"http://[1.2.3.4]:1\": invalid IP-literal"),
+            ("http://x[::1]:x", "parse \"http://x[::1]:x\": invalid IP-literal"),
+            ("http://[[::1]:1", "parse \"http://[[::1]:1\": invalid IP-literal"),
+            ("http://[::1 ]:1", "parse \"http://[::1 ]:1\": invalid character \" \" in host name"),
+            ("http://a%41b:1", "parse \"http://a%41b:1\": invalid URL escape \"%41\""),
+            ("http://a%:1", "parse \"http://a%:1\": invalid URL escape \"%:1\""),
+            ("http://[::1%lo]:1", "parse \"http://[::1%lo]:1\": invalid URL escape \"%lo\""),
+            ("http://[::1%2]:1", "parse \"http://[::1%2]:1\": invalid URL escape \"%2\""),
             ("http://[a|b]:1", "parse \"http://[a|b]:1\": invalid character \"|\" in host name"),
             (":1", "parse \":1\": missing protocol scheme"),
             ("-a:1", "parse \"-a:1\": first path segment in URL cannot contain colon"),
@@ -191,6 +238,9 @@ mod tests {
 
     #[test]
     fn urls_are_sorted() {
+        for zone in ["http://[fe80::1%25en0]:1", "http://[::1%25%41]:1", "http://a%c3%a9:1"] {
+            assert_eq!(parsed(&[zone]), Ok(vec![zone.to_owned()]));
+        }
         let urls = parsed(&[" http://b:1", "HTTPS://[::1]:2", "unix://x"]).unwrap();
         assert_eq!(urls, ["http://b:1", "https://[::1]:2", "unix://x"]);
         assert_eq!(authority(&urls[1]), "[::1]:2");
