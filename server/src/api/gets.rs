@@ -4,7 +4,6 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_member::auth::{Caller, Wants};
 use revd_member::budget::Share;
-use revd_member::limits::REPLY_CHUNK_BYTES;
 use revd_member::read::one;
 use revd_proto::etcdserverpb::RangeRequest;
 
@@ -62,10 +61,8 @@ impl ServiceContext {
         self.views.look(|view| {
             self.check_read(caller, &wants, view).ok()?;
             let found = one::find(request, &view.reader()).ok()?;
-            let bytes = found.bytes();
-            // As any range: of its chunks those count that are full.
-            (bytes < REPLY_CHUNK_BYTES || replies.fits(bytes))
-                .then(|| self.short_reply(view.revision(), bytes, |out| found.put(out)))
+            let put = |out: &mut Vec<u8>| found.put(out);
+            found.fits(replies).then(|| self.short_reply(view.revision(), found.bytes(), put))
         })
     }
 }

@@ -7,8 +7,10 @@ use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::SortTarget;
 use revd_proto::tags::range_response;
 
+use crate::budget::Share;
 use crate::error::Error;
-use crate::read::range::has_filter;
+use crate::limits::REPLY_CHUNK_BYTES;
+use crate::read::range::{FIELDS_ROOM, has_filter};
 use crate::wire::{put_field, put_number};
 
 /// Whether a request is such a get.
@@ -43,6 +45,14 @@ impl FoundKey<'_> {
         self.0.map_or(0, |record| 1 + varint::len(record.len() as u64) + record.len() + COUNT)
     }
 
+    /// Whether there is room for it now, where there is for a range of this key. As of any range,
+    /// those of its chunks count that are full.
+    #[must_use]
+    pub fn fits(&self, replies: &Share) -> bool {
+        let bytes = self.bytes();
+        bytes < REPLY_CHUNK_BYTES || replies.fits(bytes + FIELDS_ROOM)
+    }
+
     /// Appends everything of the `RangeResponse` but its header.
     pub fn put(&self, out: &mut Vec<u8>) {
         if let Some(record) = self.0 {
@@ -61,7 +71,7 @@ mod tests {
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::Store;
 
-    use crate::budget::Share;
+    use crate::budget::Budget;
     use crate::read::range;
 
     /// Keys that are there, were, and never were, at every revision: as a range finds them.
@@ -101,6 +111,35 @@ mod tests {
             }
         }
         assert!(found > 100, "{found}");
+    }
+
+    /// Values about as long as a connection's part of a small budget: what may be answered at once
+    /// may be answered as any range, or a client would be told that its reply is too large now and
+    /// then.
+    #[test]
+    fn a_get_that_fits_is_no_range_that_is_too_large() {
+        let budget = Budget::new(8 * REPLY_CHUNK_BYTES);
+        let share = budget.share();
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let (mut fitting, mut refused) = (0, 0);
+        for bytes in
+            (0..5 * REPLY_CHUNK_BYTES).step_by(4096).chain(4 * REPLY_CHUNK_BYTES - 90..4 * REPLY_CHUNK_BYTES)
+        {
+            let mut txn = store.begin();
+            txn.put(b"k", &vec![7; bytes], 0);
+            txn.commit();
+            let view = store.view();
+            let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+            let answer = range::answer(&request, view.reader(), &share);
+            if find(&request, &view.reader()).unwrap().fits(&share) {
+                fitting += 1;
+                assert!(answer.is_ok(), "{bytes}");
+            } else {
+                refused += 1;
+                assert!(bytes > 4 * REPLY_CHUNK_BYTES - 90, "{bytes} fit without reason to refuse them");
+            }
+        }
+        assert!(fitting > 60 && refused > 10, "{fitting} {refused}");
     }
 
     #[test]

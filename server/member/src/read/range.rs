@@ -32,7 +32,7 @@ pub struct Body {
 }
 
 /// Bytes of the number of keys and of the head of a field, with tags.
-const FIELDS_ROOM: usize = 3 * (1 + varint::BYTES_MAX);
+pub(super) const FIELDS_ROOM: usize = 3 * (1 + varint::BYTES_MAX);
 
 impl Body {
     /// Nothing yet.
@@ -49,9 +49,7 @@ impl Body {
 
     fn close_chunk_if_full(&mut self) -> Result<(), Error> {
         if self.open.len() >= limits::REPLY_CHUNK_BYTES {
-            // Another one of this size is likely: let it not grow there step by step.
-            let next = Vec::with_capacity(limits::REPLY_CHUNK_BYTES + limits::REPLY_CHUNK_BYTES / 8);
-            let chunk = std::mem::replace(&mut self.open, next);
+            let chunk = std::mem::take(&mut self.open);
             self.closed += chunk.capacity();
             self.chunks.push(chunk.into());
             return self.count();
@@ -64,6 +62,10 @@ impl Body {
     /// # Errors
     /// [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn push_field(&mut self, tag: u8, bytes: &[u8]) -> Result<(), Error> {
+        if self.open.capacity() == 0 && !self.chunks.is_empty() {
+            // Another chunk of this size is likely: let it not grow there step by step.
+            self.open.reserve(limits::REPLY_CHUNK_BYTES + limits::REPLY_CHUNK_BYTES / 8);
+        }
         // Most replies have one: room for it and for the numbers behind it, at once.
         self.open.reserve(bytes.len() + FIELDS_ROOM);
         put_field(&mut self.open, tag, bytes);
