@@ -2,6 +2,7 @@
 //! that begins it, and would work there in turns with it.
 
 use std::io;
+use std::time::Duration;
 
 /// Begins a thread that no core waits for.
 ///
@@ -19,11 +20,69 @@ pub fn begin(name: impl Into<String>, work: impl FnOnce() + Send + 'static) -> i
     std::thread::Builder::new().name(name.into()).spawn(on_any_cpu).map(drop)
 }
 
+/// From now on the calling thread is in the way of no thread that wakes: that one takes the CPU
+/// from one of a longer slice at once, where it would wait for the end of an equal slice, which is
+/// a matter of milliseconds. A kernel before Linux 6.12 knows no slices of threads, and takes the
+/// priority alone. No privilege is needed for it.
+///
+/// # Errors
+/// When the system refuses the slice; the thread has the priority alone.
+pub fn give_way_to_others(nice: i32, slice: Duration) -> io::Result<()> {
+    let attributes = libc::sched_attr {
+        size: u32::try_from(size_of::<libc::sched_attr>()).unwrap_or_default(),
+        sched_policy: libc::SCHED_OTHER.cast_unsigned(),
+        sched_flags: 0,
+        sched_nice: nice,
+        sched_priority: 0,
+        sched_runtime: u64::try_from(slice.as_nanos()).unwrap_or(u64::MAX),
+        sched_deadline: 0,
+        sched_period: 0,
+    };
+    // SAFETY: the kernel reads as many bytes of the attributes as they say that they have; 0 is the
+    // calling thread.
+    let refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } != 0;
+    if !refused {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice);
+    Err(error)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     use std::sync::mpsc::channel;
 
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    /// The line of `/proc` of the calling thread that begins with this word; none where the system
+    /// has none.
+    fn of_scheduler(word: &str) -> Option<u64> {
+        let text = std::fs::read_to_string("/proc/thread-self/sched").ok()?;
+        let line = text.lines().find(|line| line.split([' ', ':']).next() == Some(word))?;
+        line.rsplit(' ').next()?.parse().ok()
+    }
+
+    #[test]
+    fn a_thread_that_gives_way_has_the_slice_and_priority_that_it_wants() {
+        let told = std::thread::spawn(|| {
+            let before = of_scheduler("se.slice");
+            give_way_to_others(19, Duration::from_millis(100)).unwrap();
+            let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
+            (nice, before, of_scheduler("se.slice"))
+        });
+        let (nice, before, slice) = told.join().unwrap();
+        assert_eq!(nice, 19);
+        // Kernels before 6.12 show a slice that is no thread's own, or none.
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+        let knows_slices = (numbers.next(), numbers.next()) >= (Some(6), Some(12));
+        if knows_slices && before.is_some() {
+            assert_eq!(slice, Some(100_000_000));
+        }
+    }
 
     #[test]
     fn a_thread_of_a_pinned_core_runs_on_any_cpu() {

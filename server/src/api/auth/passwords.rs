@@ -191,8 +191,11 @@ impl Drop for Caller<'_> {
 }
 
 fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
-    let own = rustix::thread::gettid();
-    let _ = rustix::process::setpriority_process(Some(own), limits::PASSWORD_THREADS_NICE);
+    let (nice, slice) = (limits::PASSWORD_THREADS_NICE, limits::PASSWORD_THREADS_SLICE);
+    if let Err(error) = threads::give_way_to_others(nice, slice) {
+        let fields = json!({"error": error.to_string()});
+        log::log(log::Level::Debug, "a thread for passwords has no slice of its own", fields);
+    }
     // The hash of a password that no user has.
     let nobodys = bcrypt::hash_with_salt(b"nobody's", cost, [0; 16]).map(|hash| hash.to_string());
     let nobodys = nobodys.unwrap_or_default();
