@@ -27,8 +27,9 @@ pub const PASSWORD_THREADS: usize = 2;
 /// They give way to cores that serve, and yet have a tenth of a CPU that is never idle: clients of
 /// etcd wait two seconds for a login.
 pub const PASSWORD_THREADS_NICE: i32 = 10;
-/// The longest slice that a thread may want: all others take the CPU from them as they wake.
-pub const PASSWORD_THREADS_SLICE: Duration = Duration::from_millis(100);
+/// Longer than the slices of other threads, which take the CPU from them as they wake; and yet no
+/// longer than a caller may wait where a kernel lets a thread go on to the end of its slice.
+pub const PASSWORD_THREADS_SLICE: Duration = Duration::from_millis(10);
 /// Passwords that wait for them: of users that are made or changed, and as many of logins in each
 /// standing; beyond, the newest of who has most waiting is refused with `too many requests`.
 pub const PASSWORDS_WAITING_MAX: usize = 1_024;
