@@ -73,12 +73,13 @@ const ORIGIN: Origin = Origin { member: 2, boot: 1 };
 fn command(slot: usize, name: &str) -> Command {
     let (kind, payload) = match name {
         "put" => (Kind::Put, PutRequest { key: "k".into(), ..PutRequest::default() }.encode_to_vec()),
-        "put-long" => {
+        "put-long" | "miss-long" => {
             let (key, value) = ("k".into(), vec![b'v'; 5_000_000].into());
-            (Kind::Put, PutRequest { key, value, ..PutRequest::default() }.encode_to_vec())
+            let ignore_lease = name == "miss-long"; // there is no such key
+            (Kind::Put, PutRequest { key, value, ignore_lease, ..Default::default() }.encode_to_vec())
         }
         "del" => {
-            (Kind::DeleteRange, DeleteRangeRequest { key: "k".into(), ..Default::default() }.encode_to_vec())
+            (Kind::DeleteRange, DeleteRangeRequest { key: "k".into(), ..<_>::default() }.encode_to_vec())
         }
         "alarm" | "disarm" | "corrupt" | "healed" => {
             let (is_raised, is_of_room) = (matches!(name, "alarm" | "corrupt"), name.ends_with("arm"));

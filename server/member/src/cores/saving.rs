@@ -5,6 +5,8 @@
 //!                  Waiting --100 ms, few bytes, and nobody waits for it: up to 4 times--> Waiting
 //! ```
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use revd_engine::mvcc::{CheckpointKind, WrittenCheckpoint};
 
@@ -44,6 +46,10 @@ pub(super) struct Saving {
     put_offs_max: u32,
     /// How often the one that waits was.
     put_offs: u32,
+    /// Since when it waits.
+    waits_since: u64,
+    /// Bytes of the entries since the last one: the log keeps them, also those that change no key.
+    entry_bytes: usize,
     /// The last checkpoint found no room: the next one waits a while.
     has_no_room: bool,
     /// Answers that wait for the space that compactions free, and up to which revision.
@@ -58,6 +64,11 @@ impl Saving {
     /// Checkpoints of little are put off so often.
     pub(super) fn put_off_little(&mut self, times: u32) {
         self.put_offs_max = times;
+    }
+
+    /// An entry of so many bytes is applied.
+    pub(super) fn entry(&mut self, bytes: usize) {
+        self.entry_bytes = self.entry_bytes.saturating_add(bytes);
     }
 
     /// Some time has passed since state last changed.
@@ -124,10 +135,12 @@ impl Saving {
         let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
         let much = haste == Haste::Stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        let is_little = store.unsaved_bytes() < limits::CHECKPOINT_BYTES_MIN
+        let is_little = store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
+        let may_wait = is_little
             && haste == Haste::None
-            && !(compacting || self.has_no_room || self.is_awaited());
-        if due && work && is_little && self.put_offs < self.put_offs_max {
+            && !(compacting || self.has_no_room || self.is_awaited())
+            && self.may_be_put_off(effects.microseconds());
+        if due && work && may_wait {
             self.put_offs += 1;
             self.phase = CheckpointPhase::Waiting;
             effects.remind(limits::CHECKPOINT_INTERVAL);
@@ -135,12 +148,23 @@ impl Saving {
             self.start(machine, effects);
         } else if work && self.phase == CheckpointPhase::Idle {
             self.phase = CheckpointPhase::Waiting;
+            if self.put_offs == 0 {
+                self.waits_since = effects.microseconds();
+            }
             effects.remind(match (self.has_no_room, compacting) {
                 (true, _) => limits::NO_SPACE_INTERVAL,
                 (false, true) => limits::COMPACT_INTERVAL,
                 (false, false) => limits::CHECKPOINT_INTERVAL,
             });
         }
+    }
+
+    /// It was not put off often or for long. Reminders that come in the middle of a long entry are
+    /// late.
+    fn may_be_put_off(&self, now: u64) -> bool {
+        let longest = limits::CHECKPOINT_INTERVAL * (self.put_offs_max + 1);
+        let waited = Duration::from_micros(now.saturating_sub(self.waits_since));
+        self.put_offs < self.put_offs_max && waited <= longest
     }
 
     /// Callers wait for one.
@@ -159,7 +183,7 @@ impl Saving {
     }
 
     fn start(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
-        self.put_offs = 0;
+        (self.put_offs, self.entry_bytes) = (0, 0);
         // Also the last one: reading the records that the saved index does not know is faster than
         // saving it once more.
         let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {

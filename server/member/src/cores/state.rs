@@ -452,6 +452,7 @@ impl StateCore {
                         break;
                     }
                     let Some(entry) = self.backlog.pop_front() else { break };
+                    self.saving.entry(entry.data.len());
                     machine.begin(&entry)?;
                 }
             }
