@@ -2,9 +2,9 @@
 
 use crate::time::{Micros, SECOND};
 
-/// A cluster that is whole again has a leader, and all members know it, so much later and four
+/// A cluster that is whole again has a leader, and all members know it, so much later and two
 /// times of an election.
-const RECOVERY: Micros = 16 * SECOND;
+const RECOVERY: Micros = 18 * SECOND;
 
 /// The calm times of a run.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Calm {
 impl Calm {
     /// Of a cluster in which an election takes so long.
     pub(crate) fn new(election: Micros) -> Self {
-        Self { recovery: RECOVERY + 4 * election, since: None, not_before: 0, times: Vec::new() }
+        Self { recovery: RECOVERY + 2 * election, since: None, not_before: 0, times: Vec::new() }
     }
 
     /// Nothing is calm until then.

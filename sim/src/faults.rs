@@ -23,7 +23,7 @@ impl Pace {
     pub(crate) fn patience(self) -> u64 {
         match self {
             Self::Dense => 1,
-            Self::Sparse => 400,
+            Self::Sparse => 160,
         }
     }
 

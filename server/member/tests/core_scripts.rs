@@ -8,9 +8,8 @@
 //!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
 //!              would-vote MEMBER TERM    votes MEMBER TERM    has MEMBER TERM INDEX
 //!              confirmed MEMBER TERM ROUND       that member was in this term in the round
-//!              ticks N    applied INDEX    reads
-//!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
-//!              removes MEMBER SLOT               that member asks for its own removal
+//!              ticks N    applied INDEX    reads    asked MEMBER SLOT keepalive
+//!              answered MEMBER SLOT [refused]    removes MEMBER SLOT     itself, as it asks
 //! state core:  entry put put    local defragment    due    written    close    turn
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER

@@ -28,17 +28,17 @@ use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse}
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
 use crate::time::{MILLISECOND, Micros, SECOND};
 use next::Next;
-use roles::Role;
+use roles::{Role, hasty};
 use shared::Shared;
 pub(crate) use shared::{life, place};
 use watchers::Watcher;
 
 /// Wake numbers: the client in the lower part, above it one more than a call that it may give up.
 const CLIENTS_MAX: u64 = 1 << 12;
-/// A lease ends so much later than its time to live at most, when nothing is wrong, and two times
-/// of an election: expiry is looked for now and then, and a new leader gives each the time of an
+/// A lease ends so much later than its time to live at most, when nothing is wrong, and the time of
+/// an election: expiry is looked for now and then, and a new leader gives each the time of an
 /// election more.
-const LEASE_SLACK: Micros = 10 * SECOND;
+const LEASE_SLACK: Micros = 11 * SECOND;
 
 /// The refusal of a read that meets damage, before its member is replaced.
 const ROTTEN: &str = "etcdserver: corrupt cluster";
@@ -121,7 +121,7 @@ impl Clients {
         let shared = Shared::draw(&mut random);
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
-            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND * patience;
+            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND * role.patience(patience);
             clients.push(Client { role, member: 0, pause, is_served: false, rests: false });
         };
         for kind in 0..Role::KINDS {
@@ -139,7 +139,7 @@ impl Clients {
             history: History::default(),
             calm_since: None,
             patience,
-            lease_slack: LEASE_SLACK + 2 * election,
+            lease_slack: LEASE_SLACK + election,
         }
     }
 
@@ -164,7 +164,7 @@ impl Clients {
         } else {
             let watcher = client - self.clients.len();
             let newest = self.calm_since.map(|_| self.shared.answered);
-            let patience = newest.map_or(self.patience, |_| 1);
+            let patience = newest.map_or(hasty(self.patience), |_| 1);
             let (history, random) = (&mut self.history, &mut self.random);
             let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
             self.wake_later(client, after * patience, door);
@@ -288,7 +288,7 @@ impl Clients {
     pub fn calm(&mut self, door: &mut impl Door) {
         self.calm_since = Some(door.now());
         let patience = self.patience;
-        self.clients.iter_mut().for_each(|client| client.pause /= patience);
+        self.clients.iter_mut().for_each(|client| client.pause /= client.role.patience(patience));
         self.shared.calms(door.now() + self.lease_slack);
         // Watchers of a sparse storm would act minutes later, and do so as well.
         let watchers = self.clients.len()..self.clients.len() + self.watchers.len();

@@ -24,6 +24,11 @@ pub(super) enum Role {
     Gatherer(Gatherer),
 }
 
+/// Those that have something which ends by itself wait a quarter of the time of others.
+pub(super) fn hasty(patience: u64) -> u64 {
+    patience.div_ceil(4)
+}
+
 impl Role {
     pub(super) const KINDS: u64 = 6;
 
@@ -35,6 +40,12 @@ impl Role {
             1.. if random.one_in(2) => 0,
             _ => 1 + random.below(3),
         }
+    }
+
+    /// How many times as long a client waits between its calls, where others wait so many: a lease
+    /// that lasts for seconds is to be used meanwhile.
+    pub(super) fn patience(&self, of_others: u64) -> u64 {
+        if matches!(self, Self::Holder(_) | Self::Locker(_)) { hasty(of_others) } else { of_others }
     }
 
     pub(super) fn new(kind: u64) -> Self {
