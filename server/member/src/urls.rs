@@ -1,5 +1,6 @@
 //! URLs of members, as etcd takes them: a scheme, a host and a port, and nothing else.
 
+mod escapes;
 mod in_brackets;
 
 /// Why texts are no URLs, in etcd's words.
@@ -115,14 +116,12 @@ fn parse_one(text: &str) -> Result<String, UrlError> {
         _ => return Err(UrlError::Scheme(text.to_owned())),
     }
     let Some(behind) = behind.strip_prefix("//") else { return Err(UrlError::HostPort(text.to_owned())) };
-    let address = authority(text);
-    if let Some(found) = host_problem(address) {
-        return Err(problem(&found));
-    }
-    let (host, _) = address.rsplit_once(':').ok_or_else(|| UrlError::HostPort(text.to_owned()))?;
-    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let (name, others) = in_brackets.map_or((host, &[':', '[', ']'][..]), |name| (name, &['[', ']']));
-    if name.contains(others) {
+    let address = read_address(authority(text)).map_err(|found| problem(&found))?;
+    let colon = address.iter().rposition(|byte| *byte == b':');
+    let host = &address[..colon.ok_or_else(|| UrlError::HostPort(text.to_owned()))?];
+    let in_brackets = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]"));
+    let (name, others) = in_brackets.map_or((host, &b":[]"[..]), |name| (name, &b"[]"[..]));
+    if name.iter().any(|byte| others.contains(byte)) {
         return Err(UrlError::HostPort(text.to_owned()));
     }
     if behind.split(['?', '#']).next().is_some_and(|behind| behind.contains('/')) {
@@ -131,53 +130,28 @@ fn parse_one(text: &str) -> Result<String, UrlError> {
     Ok(format!("{scheme}://{behind}"))
 }
 
-/// The mistake in a host and port that Go names first.
-fn host_problem(address: &str) -> Option<String> {
+/// The host and port, without escapes; or the mistake in them that Go names first.
+fn read_address(address: &str) -> Result<Vec<u8>, String> {
     let opens = address.rfind('[');
     if opens.is_some_and(|at| at > 0) {
-        return Some("invalid IP-literal".to_owned());
+        return Err("invalid IP-literal".to_owned());
     }
-    let port = match address.rfind(']') {
-        Some(end) if address.starts_with('[') => &address[end + 1..],
-        None if address.starts_with('[') => return Some("missing ']' in host".to_owned()),
-        _ => address.rfind(':').map_or("", |colon| &address[colon..]),
+    let end = address.rfind(']').filter(|_| opens.is_some());
+    let port = match end {
+        Some(end) => &address[end + 1..],
+        None if opens.is_some() => return Err("missing ']' in host".to_owned()),
+        None => address.rfind(':').map_or("", |colon| &address[colon..]),
     };
     let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_number) {
-        return Some(format!("invalid port {port:?} after host"));
+        return Err(format!("invalid port {port:?} after host"));
     }
-    let end = address.rfind(']').filter(|_| opens.is_some());
-    let host = end.map_or(address, |end| &address[1..end]);
-    if let Some(problem) = letter_problem(host, end.is_some()) {
-        return Some(problem);
+    let Some(end) = end else { return escapes::undone(address, false) };
+    let host = escapes::undone(&address[1..end], true)?;
+    match in_brackets::mistake(&host) {
+        Some(mistake) => Err(mistake),
+        None => Ok([b"[", &host[..], b"]", port.as_bytes()].concat()),
     }
-    end.and_then(|_| in_brackets::mistake(host))
-}
-
-/// The first letter that a host may not have.
-fn letter_problem(host: &str, is_in_brackets: bool) -> Option<String> {
-    let zone = host.find("%25").filter(|_| is_in_brackets);
-    for (at, letter) in host.char_indices() {
-        match letter {
-            ' ' | '\\' | '^' | '`' | '{' | '}' | '|' => {
-                return Some(format!("invalid character {:?} in host name", &host[at..=at]));
-            }
-            '%' if !is_escape(&host[at..], zone.is_some_and(|zone| zone < at)) => {
-                let escape: String = host[at..].chars().take(3).collect();
-                return Some(format!("invalid URL escape {escape:?}"));
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
-/// Whether a text begins with an escape that a host may have: of a byte that is not ASCII, or of
-/// the `%` before a zone; a zone may have any.
-fn is_escape(text: &str, is_zone: bool) -> bool {
-    let Some([b'%', high, low]) = text.as_bytes().first_chunk() else { return false };
-    let is_hex = high.is_ascii_hexdigit() && low.is_ascii_hexdigit();
-    is_hex && (is_zone || (high, low) == (&b'2', &b'5') || !matches!(high, b'0'..=b'7'))
 }
 
 #[cfg(test)]
@@ -236,9 +210,47 @@ mod tests {
         assert!(control.ends_with("net/url: invalid control character in URL"), "{control}");
     }
 
+    /// These texts too.
+    #[test]
+    fn escapes_in_brackets_are_undone_before_the_host_is_read() {
+        for (text, problem) in [
+            ("http://[::1%2%255]:1", "parse \"http://[::1%2%255]:1\": invalid URL escape \"%2\""),
+            ("http://[::1%a\u{e9}]:1", "parse \"http://[::1%a\u{e9}]:1\": invalid URL escape \"%a\\xc3\""),
+            ("http://[::1%25%2f]:1", "parse \"http://[::1%25%2f]:1\": invalid URL escape \"%2f\""),
+            ("http://[::1%25%c3]:1", "parse \"http://[::1%25%c3]:1\": invalid URL escape \"%c3\""),
+            ("http://[::1%25%00]:1", "parse \"http://[::1%25%00]:1\": invalid URL escape \"%00\""),
+            ("http://[::1%25 ]:1", "parse \"http://[::1%25 ]:1\": invalid character \" \" in host name"),
+            (
+                "http://[::1%25%5d]:1",
+                "URL address does not have the form \"host:port\": http://[::1%25%5d]:1",
+            ),
+            (
+                "http://[::1%25%5B]:1",
+                "URL address does not have the form \"host:port\": http://[::1%25%5B]:1",
+            ),
+            (
+                "http://[::1%c3%a9]:1",
+                "parse \"http://[::1%c3%a9]:1\": invalid host: ParseAddr(\"::1\u{e9}\"): \
+                 unexpected character, want colon (at \"\u{e9}\")",
+            ),
+            (
+                "http://[::1%c3]:1",
+                "parse \"http://[::1%c3]:1\": invalid host: ParseAddr(\"::1\\xc3\"): \
+                 unexpected character, want colon (at \"\\xc3\")",
+            ),
+            (
+                "http://[%c3%a9::1]:1",
+                "parse \"http://[%c3%a9::1]:1\": invalid host: ParseAddr(\"\u{e9}::1\"): \
+                 each colon-separated field must have at least one digit (at \"\u{e9}::1\")",
+            ),
+        ] {
+            assert_eq!(parsed(&[text]), Err(problem.to_owned()));
+        }
+    }
+
     #[test]
     fn urls_are_sorted() {
-        for zone in ["http://[fe80::1%25en0]:1", "http://[::1%25%41]:1", "http://a%c3%a9:1"] {
+        for zone in ["http://[fe80::1%25en0]:1", "http://[::1%25%41%20]:1", "http://a%c3%a9:1"] {
             assert_eq!(parsed(&[zone]), Ok(vec![zone.to_owned()]));
         }
         let urls = parsed(&[" http://b:1", "HTTPS://[::1]:2", "unix://x"]).unwrap();

@@ -1,76 +1,78 @@
 //! Hosts in brackets: addresses of IPv6, and the words in which Go refuses all others.
 
+use super::escapes::quoted;
+
 /// Bytes of an address of IPv6, and of one of IPv4 at its end.
 const BYTES: usize = 16;
 const BYTES_OF_V4: usize = 4;
 
 /// The mistake in an address, and where it begins.
-type Mistake<'t> = (&'static str, &'t str);
+type Mistake<'t> = (&'static str, &'t [u8]);
 
-/// The mistake in a host in brackets that has no other one; its zone is behind `%25`.
-pub(super) fn mistake(host: &str) -> Option<String> {
-    let text = host.replacen("%25", "%", 1);
-    let (what, at) = match text.find(['.', ':', '%']).map(|at| text.as_bytes()[at]) {
-        None => ("unable to parse IP", ""),
-        Some(b'%') => ("missing IPv6 address", ""),
-        Some(b':') => of_v6(&text).err()?,
+/// The mistake in a host in brackets, its escapes undone; its zone is behind the first `%`.
+pub(super) fn mistake(text: &[u8]) -> Option<String> {
+    let (what, at) = match text.iter().find(|byte| b".:%".contains(byte)) {
+        None => ("unable to parse IP", &[][..]),
+        Some(b'%') => ("missing IPv6 address", &[][..]),
+        Some(b':') => of_v6(text).err()?,
         // Of IPv4, which does not belong into brackets, or of neither.
-        Some(_) => match of_v4(&text) {
+        Some(_) => match of_v4(text) {
             Ok(()) => return Some("invalid IP-literal".to_owned()),
             Err(mistake) => mistake,
         },
     };
-    let at = if at.is_empty() { String::new() } else { format!(" (at {at:?})") };
-    Some(format!("invalid host: ParseAddr({text:?}): {what}{at}"))
+    let at = if at.is_empty() { String::new() } else { format!(" (at {})", quoted(at)) };
+    Some(format!("invalid host: ParseAddr({}): {what}{at}", quoted(text)))
 }
 
-fn of_v4(text: &str) -> Result<(), Mistake<'_>> {
+fn of_v4(text: &[u8]) -> Result<(), Mistake<'_>> {
     let (mut fields, mut digits, mut value) = (0, 0, 0);
-    for (at, byte) in text.bytes().enumerate() {
+    for (at, byte) in text.iter().copied().enumerate() {
         match byte {
             b'0'..=b'9' if digits == 1 && value == 0 => {
-                return Err(("IPv4 field has octet with leading zero", ""));
+                return Err(("IPv4 field has octet with leading zero", &[]));
             }
             b'0'..=b'9' => {
                 (digits, value) = (digits + 1, value * 10 + u32::from(byte - b'0'));
                 if value > 255 {
-                    return Err(("IPv4 field has value >255", ""));
+                    return Err(("IPv4 field has value >255", &[]));
                 }
             }
             b'.' if digits == 0 || at + 1 == text.len() => {
                 return Err(("IPv4 field must have at least one digit", &text[at..]));
             }
-            b'.' if fields + 1 == BYTES_OF_V4 => return Err(("IPv4 address too long", "")),
+            b'.' if fields + 1 == BYTES_OF_V4 => return Err(("IPv4 address too long", &[])),
             b'.' => (fields, digits, value) = (fields + 1, 0, 0),
-            _ => return Err(("unexpected character", text.get(at..).unwrap_or_default())),
+            _ => return Err(("unexpected character", &text[at..])),
         }
     }
-    if fields + 1 < BYTES_OF_V4 { Err(("IPv4 address too short", "")) } else { Ok(()) }
+    if fields + 1 < BYTES_OF_V4 { Err(("IPv4 address too short", &[])) } else { Ok(()) }
 }
 
-fn of_v6(text: &str) -> Result<(), Mistake<'_>> {
-    let (mut rest, zone) = text.split_once('%').map_or((text, None), |(rest, zone)| (rest, Some(zone)));
-    if zone == Some("") {
-        return Err(("zone must be a non-empty string", ""));
+fn of_v6(text: &[u8]) -> Result<(), Mistake<'_>> {
+    let zone = text.iter().position(|byte| *byte == b'%');
+    let mut rest = &text[..zone.unwrap_or(text.len())];
+    if zone == Some(text.len() - 1) {
+        return Err(("zone must be a non-empty string", &[]));
     }
     let (mut bytes, mut has_gap) = (0, false);
-    if let Some(behind) = rest.strip_prefix("::") {
+    if let Some(behind) = rest.strip_prefix(b"::") {
         (rest, has_gap) = (behind, true);
     }
     while bytes < BYTES && !(has_gap && rest.is_empty()) {
-        let digits = rest.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(rest.len());
+        let digits = rest.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(rest.len());
         match digits {
             0 => return Err(("each colon-separated field must have at least one digit", rest)),
             1..=4 => {}
             _ => return Err(("each group must have 4 or less digits", rest)),
         }
-        if rest[digits..].starts_with('.') {
+        if rest[digits..].starts_with(b".") {
             v4_at_the_end(rest, bytes, has_gap)?;
-            (rest, bytes) = ("", bytes + BYTES_OF_V4);
+            (rest, bytes) = (&[], bytes + BYTES_OF_V4);
             break;
         }
         (rest, bytes) = (&rest[digits..], bytes + 2);
-        let Some(behind) = rest.strip_prefix(':') else {
+        let Some(behind) = rest.strip_prefix(b":") else {
             if rest.is_empty() {
                 break;
             }
@@ -80,7 +82,7 @@ fn of_v6(text: &str) -> Result<(), Mistake<'_>> {
             return Err(("colon must be followed by more characters", rest));
         }
         rest = behind;
-        if let Some(behind) = rest.strip_prefix(':') {
+        if let Some(behind) = rest.strip_prefix(b":") {
             if has_gap {
                 return Err(("multiple :: in address", rest));
             }
@@ -89,13 +91,13 @@ fn of_v6(text: &str) -> Result<(), Mistake<'_>> {
     }
     match (rest.is_empty(), bytes < BYTES, has_gap) {
         (false, ..) => Err(("trailing garbage after address", rest)),
-        (true, true, false) => Err(("address string too short", "")),
-        (true, false, true) => Err(("the :: must expand to at least one field of zeros", "")),
+        (true, true, false) => Err(("address string too short", &[])),
+        (true, false, true) => Err(("the :: must expand to at least one field of zeros", &[])),
         _ => Ok(()),
     }
 }
 
-fn v4_at_the_end(rest: &str, bytes: usize, has_gap: bool) -> Result<(), Mistake<'_>> {
+fn v4_at_the_end(rest: &[u8], bytes: usize, has_gap: bool) -> Result<(), Mistake<'_>> {
     if !has_gap && bytes != BYTES - BYTES_OF_V4 {
         return Err(("embedded IPv4 address must replace the final 2 fields of the address", rest));
     }
@@ -156,12 +158,12 @@ mod tests {
         ] {
             let text = host.replace("%25", "%");
             assert_eq!(
-                mistake(host),
+                mistake(text.as_bytes()),
                 Some(format!("invalid host: ParseAddr({text:?}): {problem}")),
                 "{host}"
             );
         }
-        assert_eq!(mistake("1.2.3.4"), Some("invalid IP-literal".to_owned()));
+        assert_eq!(mistake(b"1.2.3.4"), Some("invalid IP-literal".to_owned()));
     }
 
     /// All that the standard library takes for an address, and nothing else, but for zones.
@@ -172,10 +174,10 @@ mod tests {
         for number in 0..7_u32.pow(6) {
             let text: String = (0..6).map(|at| LETTERS[(number / 7_u32.pow(at) % 7) as usize]).collect();
             let is_address = text.parse::<std::net::Ipv6Addr>().is_ok();
-            assert_eq!(mistake(&text).is_none(), is_address, "{text}");
+            assert_eq!(mistake(text.as_bytes()).is_none(), is_address, "{text}");
             right += u32::from(is_address);
         }
         assert!(right > 1_000, "{right}");
-        assert_eq!(mistake("fe80::1%25en0"), None);
+        assert_eq!(mistake(b"fe80::1%en0"), None);
     }
 }
