@@ -3,8 +3,8 @@
 //!
 //! Keys go down the tree together, a level at a time. On each level all of them have the tags of
 //! their node fetched, then the key that these lead to, then the child that covers them: each step
-//! reads what the one before has had fetched. Copies that a change makes are not prepared: the
-//! processor reads their pieces side by side anyway, as none of them says where the next one is.
+//! reads what the one before has had fetched. Copies that a change makes are not prepared:
+//! that saved nothing.
 //!
 //! Nothing is kept: changes search for themselves, and a look ahead that goes wrong costs time
 //! alone.
