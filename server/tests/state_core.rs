@@ -54,6 +54,7 @@ fn seeds() -> (StateSeed, Around) {
     let seed = StateSeed {
         views: Arc::new(ViewSlot::new(machine.store_mut().view(), 1)),
         machine,
+        put_offs_max: 0,
         from_log,
         to_log,
         to_edges: vec![to_edge],

@@ -115,7 +115,8 @@ pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// A checkpoint of fewer unsaved bytes of records than these is put off: what it writes beside
 /// them, some pages and a sync or two, is as much however few they are.
 pub const CHECKPOINT_BYTES_MIN: usize = 1024 * 1024;
-/// So many times the interval above, and then it is written.
+/// So many times the interval above, and then it is written. Not where `--snapshot-count` asks for
+/// a shorter log than by default.
 pub const CHECKPOINT_PUT_OFFS_MAX: u32 = 4;
 /// Time between checkpoints while a compaction has more to free.
 pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use revd_member::apply::Machine;
 use revd_member::cluster::Identity;
 use revd_member::cluster::membership::Membership;
 use revd_member::cores::member_changes::ChangeRules;
@@ -72,11 +73,10 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let Common { status, permits, peer_connections_max, counters, ready, stop, listening, .. } = common;
     let [clients_tls, peers_tls] = common.tls;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
-    let Member { identity, origin, mut machine, node, wal, files, reserve, .. } = member;
-    let Member { membership, forced_until, .. } = member;
+    let Member { identity, origin, mut machine, node, wal, files, reserve, membership, forced_until, .. } =
+        member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
-    status.is_corrupt.store(machine.is_corrupt());
-    status.needs_rights.store(machine.needs_rights());
+    show(&machine, &status);
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let shared = (Arc::clone(&views), Arc::clone(&status), Arc::clone(&counters), Arc::clone(&reserve));
     let api = api_seed(config, (identity, origin.boot), edges, shared, common.auth);
@@ -123,6 +123,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     };
     let state = StateSeed {
         machine,
+        put_offs_max: put_offs_max(config),
         from_log,
         to_log,
         to_edges,
@@ -199,6 +200,18 @@ fn member_duties(config: &Config, id: u64, tls: &Arc<TlsDomain>) -> MemberDuties
         tls: Arc::clone(tls),
         downgrade_interval: config.cluster.downgrade_interval,
     }
+}
+
+/// The status says what the recovered machine has.
+fn show(machine: &Machine, status: &MemberStatus) {
+    status.is_corrupt.store(machine.is_corrupt());
+    status.needs_rights.store(machine.needs_rights());
+}
+
+/// Checkpoints of little are put off so often; not where the log is to be released sooner than by
+/// default.
+fn put_offs_max(config: &Config) -> u32 {
+    if config.cluster.snapshot_count < 10_000 { 0 } else { limits::CHECKPOINT_PUT_OFFS_MAX }
 }
 
 fn change_rules(config: &Config, forced_until: Option<u64>) -> ChangeRules {

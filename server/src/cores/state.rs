@@ -26,7 +26,6 @@ use crate::clock::Ticker;
 use crate::cores::{Notification, Notifications, StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
-use crate::limits;
 use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
@@ -41,6 +40,8 @@ use crate::queues::turn::give_way;
 pub struct StateSeed {
     /// The recovered state machine.
     pub machine: Machine,
+    /// Checkpoints of little are put off so often.
+    pub put_offs_max: u32,
     /// Committed entries, in log order, and local requests.
     pub from_log: ReceiverSeed<Vec<Work>>,
     /// Reports of this core.
@@ -115,7 +116,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     let reports = LocalQueue::new();
     sending.push(glommio::spawn_local(send_all(Rc::clone(&reports), seed.to_log)));
     let mut core = StateCore::new(seed.machine, edges.len());
-    core.put_off_checkpoints(limits::CHECKPOINT_PUT_OFFS_MAX);
+    core.put_off_checkpoints(seed.put_offs_max);
     let mut driver = StateDriver {
         events,
         edges,
