@@ -41,7 +41,6 @@ pub mod disk;
 pub mod error;
 pub mod limits;
 pub mod mutants;
-mod prefetch;
 pub mod random;
 pub mod varint;
 

@@ -169,13 +169,6 @@ pub const INDEX_LOAD_THREADS_MAX: usize = 8;
 /// simulated disk, so that small stores of tests are loaded side by side too.
 pub const INDEX_LOAD_KEYS_MIN: u64 = if cfg!(feature = "sim") { 32 } else { 16 * 1024 };
 
-/// Keys that are looked ahead at together: so many waits for memory overlap. Each may have some
-/// dozens of lines of the caches fetched, and they should still be there when their turn comes.
-pub const LOOK_AHEAD_KEYS_MAX: usize = 16;
-/// Longer keys are passed by: to compare them takes longer than to wait for them. So many bytes of
-/// a key of the index are fetched.
-pub const LOOK_AHEAD_KEY_BYTES_MAX: usize = 512;
-
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 
@@ -223,7 +216,6 @@ const _: () = {
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
     assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);
     assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
-    assert!(LOOK_AHEAD_KEYS_MAX > 1);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
 };
 

@@ -1,5 +1,4 @@
-//! The real file: reads through a map, writes through the file. With hints to the caches it has all
-//! `unsafe` of the crate.
+//! The real file: reads through a map, writes through the file. The only `unsafe` of the crate.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

@@ -11,7 +11,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::mvcc::revision::Revision;
-use crate::prefetch::fetch;
 
 /// Changes of a full chunk.
 pub(super) const CHUNK: usize = 32;
@@ -175,14 +174,6 @@ impl Changes {
             }
         }
         None
-    }
-
-    /// Has fetched what another change is added to, but for what lies below a root.
-    pub(super) fn fetch_last(&self) {
-        match self {
-            Self::Chunk(changes) => fetch(&**changes),
-            Self::Branch(parts) => fetch(&**parts),
-        }
     }
 
     pub(super) fn len(&self) -> u64 {

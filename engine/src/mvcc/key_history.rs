@@ -19,7 +19,6 @@ use crate::limits::VERSION_MAX;
 use crate::mvcc::key_changes::{CHUNK, Changes, KeptChange};
 pub use crate::mvcc::key_changes::{KeyChange, KeyMeta};
 use crate::mvcc::revision::Revision;
-use crate::prefetch::fetch;
 use crate::varint;
 
 /// All changes of one key that are kept. Copies share the older ones.
@@ -48,16 +47,6 @@ impl KeyHistory {
     pub fn recorded(put: KeyMeta) -> Self {
         let KeyMeta { create_revision, modified: revision, version } = put;
         Self::of(KeyChange { revision, create_revision, version })
-    }
-
-    /// Has fetched the counter of who holds the older changes.
-    pub(crate) fn fetch_older(&self) {
-        self.older.iter().for_each(|older| fetch(&**older));
-    }
-
-    /// Has fetched what another change is added to.
-    pub(crate) fn fetch_last(&self) {
-        self.older.iter().for_each(|older| older.fetch_last());
     }
 
     /// The last change.

@@ -105,12 +105,6 @@ impl Store {
         self.meta.hash = StateHash::default();
     }
 
-    /// Fetches what puts of these keys will read into the caches; of some of them, if they are
-    /// many. Puts come to the same without it.
-    pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        self.index.look_ahead(keys);
-    }
-
     /// Newest revision.
     #[must_use]
     pub fn revision(&self) -> i64 {

@@ -59,7 +59,6 @@ const MAY_USE_GLOMMIO: &[&str] = &[
 /// Files that may hold unsafe code.
 const MAY_USE_UNSAFE: &[&str] = &[
     "engine/src/disk/mmap.rs",
-    "engine/src/prefetch.rs",
     "server/src/disk/unreadable.rs",
     "server/src/memory.rs",
     "server/src/net/listen.rs",

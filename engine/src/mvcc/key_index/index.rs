@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::ahead;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -28,7 +27,7 @@ pub struct KeyIndex {
 /// The index at one moment. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct IndexRoot {
-    pub(super) node: Arc<IndexNode>,
+    node: Arc<IndexNode>,
 }
 
 impl KeyIndex {
@@ -60,12 +59,6 @@ impl KeyIndex {
     /// Goes back to an earlier root.
     pub fn revert_to(&mut self, root: IndexRoot) {
         self.root = root;
-    }
-
-    /// Fetches what changes of these keys will read into the caches; of some of them, if they are
-    /// many. Changes come to the same without it.
-    pub fn look_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        ahead::look_ahead(&self.root.node, keys);
     }
 
     /// A put of `key` at `revision`, which must be above all others of that key.

@@ -16,9 +16,6 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::limits::LOOK_AHEAD_KEY_BYTES_MAX;
-use crate::prefetch::fetch;
-
 /// A key with memory of its own.
 pub type Key = Arc<[u8]>;
 
@@ -175,30 +172,6 @@ impl Keys {
 
     pub(super) fn range(&self, range: Range<usize>) -> impl Iterator<Item = KeyRef<'_>> + Clone {
         range.map(|at| self.get(at))
-    }
-
-    /// Has fetched what a search reads first.
-    pub(super) fn fetch_tags(&self) {
-        match self {
-            Self::Packed { bytes, len, .. } => fetch(&bytes[..usize::from(*len) * (TAG + END)]),
-            Self::Apart(apart) => fetch(&**apart),
-        }
-    }
-
-    /// Has fetched the key that a search compares first.
-    pub(super) fn fetch_near(&self, key: &[u8], unsearched: usize) {
-        let Some(last) = self.len().checked_sub(1).filter(|last| *last >= unsearched) else { return };
-        let low = match self {
-            Self::Packed { bytes, same, .. } => {
-                packed_tags_below(bytes, unsearched..last, tag(key, usize::from(*same)))
-            }
-            Self::Apart(apart) => {
-                let wanted = tag(key, apart.same);
-                partition(unsearched..last, |at| apart.tags[at] < wanted)
-            }
-        };
-        let near = self.get(low).bytes();
-        fetch(&near[..near.len().min(LOOK_AHEAD_KEY_BYTES_MAX)]);
     }
 
     /// The first of the searched keys that is not `before`, which goes by their order to `key`.

@@ -242,7 +242,7 @@ impl IndexNode {
     }
 
     /// The leaf that covers `key`.
-    pub(super) fn leaf(&self, key: &[u8]) -> &Row<KeyHistory> {
+    fn leaf(&self, key: &[u8]) -> &Row<KeyHistory> {
         let mut node = self;
         loop {
             match node {

@@ -95,16 +95,6 @@ impl<T: Item> Row<T> {
         Self { items: right.into(), keys }
     }
 
-    /// Has fetched what a search reads first.
-    pub(super) fn fetch_tags(&self) {
-        self.keys.fetch_tags();
-    }
-
-    /// Has fetched the key that a search compares first.
-    pub(super) fn fetch_near(&self, key: &[u8]) {
-        self.keys.fetch_near(key, T::UNSEARCHED);
-    }
-
     /// The first item whose key is not below `key`.
     pub(super) fn not_below(&self, key: &[u8]) -> usize {
         self.keys.first_where(key, T::UNSEARCHED, |other| other < key)

@@ -3,7 +3,6 @@
 //! The chain a command passes: `users`: may its caller do it -> `gates`: alarms and quota -> the
 //! command itself. A refused command changes nothing but the applied index.
 
-mod ahead;
 pub mod alarm;
 pub mod authorized;
 pub mod command;

@@ -40,8 +40,6 @@ pub struct StateCore {
     leads_in: Option<u64>,
     /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<CommittedEntry>,
-    /// Commands to come that were looked ahead at.
-    ahead: usize,
     /// Lease requests.
     lease_requests: VecDeque<PendingLeaseRequest>,
     /// Lease requests that wait for the machine to come back.
@@ -104,7 +102,6 @@ impl StateCore {
             standpoint: Standpoint { is_ready: false },
             leads_in: None,
             backlog: VecDeque::new(),
-            ahead: 0,
             lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
             early: Vec::new(),
@@ -437,14 +434,10 @@ impl StateCore {
     ) -> Result<Next, FatalError> {
         let began = effects.microseconds();
         for step in 1_u32.. {
-            if self.ahead == 0 {
-                self.ahead = machine.look_ahead(self.backlog.iter());
-            }
             match machine.next() {
                 Next::LongCommand => return Ok(Next::LongCommand),
                 Next::Command => {
                     machine.step(now, &mut self.effects)?;
-                    self.ahead = self.ahead.saturating_sub(1);
                 }
                 Next::Nothing => {
                     let waits = self.saving.has_to_save(machine) || self.installing.is_under_way();
@@ -595,6 +588,3 @@ fn answer(callers: &mut MemberCallers, id: CommandId, outcome: Outcome, effects:
 fn has_room(machine: &Machine) -> bool {
     machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
 }
-
-#[cfg(test)]
-mod tests;
