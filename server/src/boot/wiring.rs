@@ -10,6 +10,7 @@ use revd_member::cluster::Identity;
 use revd_member::cluster::membership::Membership;
 use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::Peer;
+use revd_member::raft::node::LogRetention;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_proto::etcdserverpb::Member as MemberRow;
@@ -211,7 +212,8 @@ fn show(machine: &Machine, status: &MemberStatus) {
 /// Checkpoints of little are put off so often; not where the log is to be released sooner than by
 /// default.
 fn put_offs_max(config: &Config) -> u32 {
-    if config.cluster.snapshot_count < 10_000 { 0 } else { limits::CHECKPOINT_PUT_OFFS_MAX }
+    let is_short = config.cluster.snapshot_count < LogRetention::default().snapshot_count;
+    if is_short { 0 } else { limits::CHECKPOINT_PUT_OFFS_MAX }
 }
 
 fn change_rules(config: &Config, forced_until: Option<u64>) -> ChangeRules {
