@@ -13,7 +13,7 @@ use revd_member::error::Error;
 use revd_member::{schema, urls};
 use revd_proto::etcdserverpb::{Member, MemberAddRequest, MemberListRequest, MemberListResponse};
 
-use crate::api::call::{Message, decoded};
+use crate::api::call::{Credentials, Message, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::refused;
 use crate::clock;
@@ -31,16 +31,28 @@ impl Cluster {
     }
 
     /// The members. As with etcd, headers of this service carry no revision.
-    pub(super) async fn member_list(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_list(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let request = decoded(MemberListRequest::decode(message))?;
-        let view = self.context.view_for_reading(!request.linearizable).await?;
+        let view = match request.linearizable {
+            false => self.context.view(),
+            true => self.context.check_newest(credentials, &Wants::Login).await?,
+        };
         let members = schema::members(view.tables()).collect();
         let response = MemberListResponse { header: None, members };
         Ok(self.context.reply(0, vec![response.encode_to_vec().into()]))
     }
 
     /// A new member, whose id is made of its URLs and the time: it is another one each time.
-    pub(super) async fn member_add(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_add(
+        &self,
+        caller: &Caller,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         check_fields(&message)?;
         let request = decoded(MemberAddRequest::decode(message))?;
         let peer_ur_ls = urls::parse(&request.peer_ur_ls).map_err(|_| Error::BadMemberUrls)?;
@@ -50,33 +62,45 @@ impl Cluster {
         let member = Member { id, peer_ur_ls, is_learner: request.is_learner, ..Member::default() };
         let learners_max = self.context.member_rules.learners_max;
         let payload = MemberChange::encode_add(&member, learners_max);
-        self.change(caller, Kind::MemberAdd, payload, &MemberChange::Add { member, learners_max }).await
+        self.change(credentials, Kind::MemberAdd, payload, &MemberChange::Add { member, learners_max }).await
     }
 
-    pub(super) async fn member_remove(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_remove(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let change = MemberChange::decode_remove(message.clone())?;
-        self.change(caller, Kind::MemberRemove, message, &change).await
+        self.change(credentials, Kind::MemberRemove, message, &change).await
     }
 
     /// Other peer URLs; etcd's members end when they are told of what is no URL.
-    pub(super) async fn member_update(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_update(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         check_fields(&message)?;
         let change = MemberChange::decode_update(message.clone())?;
         if let MemberChange::Update { peer_urls, .. } = &change {
             urls::parse(peer_urls).map_err(|_| Error::BadMemberUrls)?;
         }
-        self.change(caller, Kind::MemberUpdate, message, &change).await
+        self.change(credentials, Kind::MemberUpdate, message, &change).await
     }
 
-    pub(super) async fn member_promote(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_promote(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let change = MemberChange::decode_promote(message.clone())?;
-        self.change(caller, Kind::MemberPromote, message, &change).await
+        self.change(credentials, Kind::MemberPromote, message, &change).await
     }
 
     /// Proposes a change, unless the members that are started would be no quorum then.
     async fn change(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         kind: Kind,
         payload: Bytes,
         change: &MemberChange,
@@ -84,8 +108,9 @@ impl Cluster {
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
         }
-        // It is not judged again when it is applied: raft has counted votes by then.
-        self.context.check_newest(caller, &Wants::Root).await?;
+        // It is not judged again when it is applied: raft has counted votes by then. Nor is it
+        // proposed without a leader: held for the next one, it could overtake news of rights.
+        self.context.check_newest(credentials, &Wants::Root).await?;
         let outcome = self.context.begin(&Caller::Member, kind, payload, false)?.await?;
         Ok(self.context.reply(0, vec![outcome.result?]))
     }

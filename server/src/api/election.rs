@@ -16,7 +16,6 @@ use revd_proto::v3electionpb::{
 };
 use smallvec::smallvec;
 
-use crate::api::auth::identity::Need;
 use crate::api::call::{Credentials, Message, decoded, decoded_in_stream};
 use crate::api::key_queue::{
     KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
@@ -115,11 +114,13 @@ impl Election {
     }
 
     /// The leader, and its value.
-    pub(super) async fn leader(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
+    pub(super) async fn leader(&self, credentials: &Credentials, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
         let view = self.0.context.view_for_reading(false).await.map_err(|error| unknown(&error))?;
         let prefix = prefix(&request.name);
-        self.0.check(caller, &prefix, &view).map_err(|error| unknown(&error))?;
+        let now = self.0.context.caller_after_wait(credentials);
+        self.0.check(&now, &prefix, &view).map_err(|error| unknown(&error))?;
+        drop(now);
         let leader = oldest(&view, &prefix).await;
         let Some((key, meta)) = leader else { return Err(Status::unknown("election: no leader")) };
         let leader = key_value(&view, key, meta).map_err(|error| unknown(&error))?;
@@ -173,8 +174,8 @@ impl Election {
     ) -> Result<Option<Shown>, Error> {
         let share = replies.share();
         while replies.ready().await {
-            let caller = self.0.context.caller(Need::Judged, false, credentials).await?;
             let view = self.0.context.view_for_reading(false).await?;
+            let caller = self.0.context.caller_after_wait(credentials);
             self.0.check(&caller, prefix, &view)?;
             let revision = view.revision();
             let Some((key, meta)) = oldest(&view, prefix).await else {

@@ -236,7 +236,7 @@ impl KeyQueue {
     /// Carries out a transaction of our own.
     pub(super) async fn run_txn(&self, caller: &Caller, txn: &TxnRequest) -> Result<TxnResponse, Error> {
         let replies = self.context.budgets.replies.share();
-        let reply = self.kv.txn(caller, txn.encode_to_vec().into(), &replies).await?.concat();
+        let reply = self.kv.txn(caller, None, txn.encode_to_vec().into(), &replies).await?.concat();
         decoded(TxnResponse::decode(&reply[..]))
     }
 

@@ -17,7 +17,8 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 use revd_proto::tags::range_stream_response;
 
-use crate::api::call::{Message, decoded, decoded_in_stream};
+use crate::api::auth::identity::Need;
+use crate::api::call::{Credentials, Message, decoded, decoded_in_stream};
 use crate::api::context::ServiceContext;
 use crate::api::replies::Replies;
 use crate::api::validate;
@@ -38,7 +39,7 @@ impl Kv {
 
     pub(super) async fn range(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
@@ -50,14 +51,18 @@ impl Kv {
         // `Api::answer_at_once`.
         if (waits || !self.context.auth.limits.is_empty())
             && one::is_plain(&request)
-            && let Some(reply) = self.context.get(caller, &request, replies)
+            && let Some(reply) =
+                self.context.get(&self.context.caller_after_wait(credentials), &request, replies)
         {
             return Ok(reply);
         }
-        // Each attempt has a View of its own, so that none is held while it waits for room.
+        // Each attempt has a View of its own, so that none is held while it waits for room, and its
+        // caller is looked up for that: its token may have ended meanwhile.
         let answer = async || {
             let view = self.context.views.load();
-            self.context.check_read(caller, &reading(&request), &view)?;
+            let now = self.context.caller_after_wait(credentials);
+            self.context.check_read(&now, &reading(&request), &view)?;
+            drop(now);
             // A get is one turn. The turns of other ranges have memory of their own, so that calls
             // take little.
             let body = match request.range_end.is_empty() {
@@ -106,16 +111,18 @@ impl Kv {
     /// compaction has taken the rest.
     pub(super) async fn range_stream(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         message: Bytes,
         replies: &Replies,
     ) -> Result<(), Error> {
-        self.context.auth.limits.take(caller, message.len())?;
+        let caller = self.context.caller(Need::Judged, false, credentials).await?;
+        self.context.auth.limits.take(&caller, message.len())?;
         let mut request = decoded_in_stream(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
         let view = self.context.view_for_reading(request.serializable).await?;
-        self.context.check_read(caller, &reading(&request), &view)?;
+        let caller = self.context.caller_after_wait(credentials);
+        self.context.check_read(&caller, &reading(&request), &view)?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }

@@ -165,7 +165,12 @@ impl Lease {
         self.context.submit(caller, Kind::LeaseRevoke, message, false).await
     }
 
-    pub(super) async fn time_to_live(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn time_to_live(
+        &self,
+        caller: &Caller,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let bytes = message.len();
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
         validate::proposal_size(bytes, self.context.limits)?;
@@ -173,6 +178,7 @@ impl Lease {
             return self.ask_leader(caller, LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
+        let caller = &self.context.caller_after_wait(credentials);
         let is_root = self.context.views.look(|view| self.context.is_root(caller, view));
         if !is_root {
             // Before a reply is made of very many keys.

@@ -21,7 +21,7 @@ use revd_proto::etcdserverpb::{
 };
 use serde_json::json;
 
-use crate::api::call::{Message, decoded};
+use crate::api::call::{Credentials, Message, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
 use crate::observe::log;
@@ -69,46 +69,61 @@ impl Maintenance {
 
     /// Gives space back to the file system, while serving; answers when that is done. As with
     /// etcd, the reply has no header.
-    pub(super) async fn defragment(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn defragment(
+        &self,
+        caller: &Caller,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
-        self.check_newest_known(caller).await?;
+        self.check_newest_known(credentials).await?;
         self.context.ask(caller, LocalKind::Defragment, true).await?;
         Ok(Message::new())
     }
 
     /// Whether a caller is root, by what is newest; by what this member knows where there is no
     /// leader who could tell: it may be looked after then, too.
-    async fn check_newest_known(&self, caller: &Caller) -> Result<(), Error> {
+    async fn check_newest_known(&self, credentials: &Credentials) -> Result<(), Error> {
         if self.context.leader() != 0 && self.context.wait_to_read(false).await.is_err() {
             log::warn("whether rights are needed is judged by what this member knows", json!({}));
         }
-        self.context.check(caller, &Wants::Root, &self.context.views.load())
+        let view = self.context.views.load();
+        self.context.check(&self.context.caller_after_wait(credentials), &Wants::Root, &view)
     }
 
     /// Another voter leads from now on. As with etcd, the reply has no header.
-    pub(super) async fn move_leader(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn move_leader(
+        &self,
+        caller: &Caller,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let to = decoded(MoveLeaderRequest::decode(message))?.target_id;
         if self.context.leads() {
-            self.context.check_newest(caller, &Wants::Root).await?;
+            self.context.check_newest(credentials, &Wants::Root).await?;
         }
         self.context.ask(caller, LocalKind::MoveLeader { to }, true).await?;
         Ok(Message::new())
     }
 
     /// Asks whether the cluster may go down to an older version, has it do so, or has it stay.
-    pub(super) async fn downgrade(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn downgrade(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let request = decoded(DowngradeRequest::decode(message))?;
         let action = DowngradeAction::try_from(request.action).map_err(|_| Error::UnknownDowngradeAction)?;
         if action == DowngradeAction::Cancel {
-            // As etcd, which only logs why it could not.
-            self.check_newest_known(caller).await?;
-            if let Err(error) = self.cancel_downgrade().await {
-                log::warn("failed to cancel downgrade", json!({"error": error.to_string()}));
+            match self.cancel_downgrade(credentials).await {
+                Err(error @ Error::Auth(_)) => return Err(error),
+                // As etcd, which only logs why it could not.
+                Err(error) => log::warn("failed to cancel downgrade", json!({"error": error.to_string()})),
+                Ok(()) => {}
             }
         } else {
             let target = downgrade_target(&request.version)?;
-            let view = self.context.view_for_reading(false).await?;
-            self.context.check(caller, &Wants::Root, &view)?;
+            let view = self.context.check_newest(credentials, &Wants::Root).await?;
             schema::versions(view.tables()).may_go_down(target)?;
             if action == DowngradeAction::Enable {
                 self.context.propose(Kind::Downgrade, target.with_patch().into()).await?;
@@ -121,8 +136,8 @@ impl Maintenance {
         Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
-    async fn cancel_downgrade(&self) -> Result<(), Error> {
-        let view = self.context.view_for_reading(false).await?;
+    async fn cancel_downgrade(&self, credentials: &Credentials) -> Result<(), Error> {
+        let view = self.context.check_newest(credentials, &Wants::Root).await?;
         schema::versions(view.tables()).downgrade.ok_or(Error::NoDowngrade)?;
         self.context.propose(Kind::Downgrade, Bytes::new()).await?;
         Ok(())
@@ -156,7 +171,12 @@ impl Maintenance {
     }
 
     /// Lists, raises or clears alarms.
-    pub(super) async fn alarm(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn alarm(
+        &self,
+        caller: &Caller,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let request = decoded(AlarmRequest::decode(message.clone()))?;
         match AlarmAction::try_from(request.action) {
             Ok(AlarmAction::Get) => self.context.check_now(caller, &Wants::Login).await?,
@@ -166,7 +186,7 @@ impl Maintenance {
             }
             Err(_) => return Err(Error::UnknownAlarmAction(request.action)),
         }
-        let view = self.context.view_for_reading(false).await?;
+        let view = self.context.check_newest(credentials, &Wants::Login).await?;
         // As in etcd, of any member.
         let is_wanted = |alarm: &AlarmMember| request.alarm == 0 || alarm.alarm == request.alarm;
         let alarms = schema::alarms(view.tables()).filter(is_wanted).collect();

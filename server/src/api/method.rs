@@ -77,7 +77,7 @@ macro_rules! carry_out {
 /// Makes [`Unary`] and its calls of the rows.
 macro_rules! unary {
     (
-        |$api:ident, $caller:ident, $source:ident, $message:ident, $replies:ident|
+        |$api:ident, $caller:ident, $credentials:ident, $source:ident, $message:ident, $replies:ident|
         $($name:ident: $request:ty = $path:literal, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with one request and one reply.
@@ -151,7 +151,7 @@ macro_rules! unary {
                     }
                 };
                 self.context.auth.limits.take($caller, $message.len())?;
-                let ($api, $source) = (self, metadata.source);
+                let ($api, $source, $credentials) = (self, metadata.source, &metadata.caller);
                 // Endless calls and those apart are boxed: they are larger than
                 // all others, which share the memory of this one.
                 let reply: Message = match method {
@@ -233,13 +233,13 @@ macro_rules! streaming {
 }
 
 unary! {
-    |api, caller, source, message, replies|
+    |api, caller, credentials, source, message, replies|
     Range: pb::RangeRequest = "/etcdserverpb.KV/Range", briefly, judged =>
-        api.kv.range(caller, message, &replies),
+        api.kv.range(credentials, message, &replies),
     Put: pb::PutRequest = "/etcdserverpb.KV/Put", briefly, judged => api.kv.put(caller, message, &replies),
     DeleteRange: pb::DeleteRangeRequest = "/etcdserverpb.KV/DeleteRange", apart, judged =>
         api.kv.delete_range(caller, message, &replies),
-    Txn: pb::TxnRequest = "/etcdserverpb.KV/Txn", briefly, judged => api.kv.txn(caller, message, &replies),
+    Txn: pb::TxnRequest = "/etcdserverpb.KV/Txn", briefly, judged => api.kv.txn(caller, Some(credentials), message, &replies),
     Compact: pb::CompactionRequest = "/etcdserverpb.KV/Compact", briefly, root =>
         api.kv.compact(caller, message),
     LeaseGrant: pb::LeaseGrantRequest = "/etcdserverpb.Lease/LeaseGrant", briefly, login =>
@@ -247,50 +247,50 @@ unary! {
     LeaseRevoke: pb::LeaseRevokeRequest = "/etcdserverpb.Lease/LeaseRevoke", briefly, login =>
         api.lease.revoke(caller, message),
     LeaseTimeToLive: pb::LeaseTimeToLiveRequest = "/etcdserverpb.Lease/LeaseTimeToLive", briefly, login =>
-        api.lease.time_to_live(caller, message),
+        api.lease.time_to_live(caller, credentials, message),
     LeaseLeases: pb::LeaseLeasesRequest = "/etcdserverpb.Lease/LeaseLeases", briefly, login =>
         api.lease.leases(caller, message),
     MemberList: pb::MemberListRequest = "/etcdserverpb.Cluster/MemberList", briefly, login =>
-        api.cluster.member_list(message),
-    MemberAdd: pb::MemberAddRequest = "/etcdserverpb.Cluster/MemberAdd", briefly, judged =>
-        api.cluster.member_add(caller, message),
-    MemberRemove: pb::MemberRemoveRequest = "/etcdserverpb.Cluster/MemberRemove", briefly, root =>
-        api.cluster.member_remove(caller, message),
-    MemberUpdate: pb::MemberUpdateRequest = "/etcdserverpb.Cluster/MemberUpdate", briefly, root =>
-        api.cluster.member_update(caller, message),
-    MemberPromote: pb::MemberPromoteRequest = "/etcdserverpb.Cluster/MemberPromote", briefly, root =>
-        api.cluster.member_promote(caller, message),
-    Alarm: pb::AlarmRequest = "/etcdserverpb.Maintenance/Alarm", briefly, judged =>
-        api.maintenance.alarm(caller, message),
+        api.cluster.member_list(credentials, message),
+    MemberAdd: pb::MemberAddRequest = "/etcdserverpb.Cluster/MemberAdd", apart, judged =>
+        api.cluster.member_add(caller, credentials, message),
+    MemberRemove: pb::MemberRemoveRequest = "/etcdserverpb.Cluster/MemberRemove", apart, root =>
+        api.cluster.member_remove(credentials, message),
+    MemberUpdate: pb::MemberUpdateRequest = "/etcdserverpb.Cluster/MemberUpdate", apart, root =>
+        api.cluster.member_update(credentials, message),
+    MemberPromote: pb::MemberPromoteRequest = "/etcdserverpb.Cluster/MemberPromote", apart, root =>
+        api.cluster.member_promote(credentials, message),
+    Alarm: pb::AlarmRequest = "/etcdserverpb.Maintenance/Alarm", apart, judged =>
+        api.maintenance.alarm(caller, credentials, message),
     Status: pb::StatusRequest = "/etcdserverpb.Maintenance/Status", at_once, login =>
         api.maintenance.status(message),
     Hash: pb::HashRequest = "/etcdserverpb.Maintenance/Hash", briefly, root => api.maintenance.hash(message),
     HashKv: pb::HashKvRequest = "/etcdserverpb.Maintenance/HashKV", briefly, root =>
         api.maintenance.hash_kv(message),
     Defragment: pb::DefragmentRequest = "/etcdserverpb.Maintenance/Defragment", briefly, root =>
-        api.maintenance.defragment(caller, message),
+        api.maintenance.defragment(caller, credentials, message),
     MoveLeader: pb::MoveLeaderRequest = "/etcdserverpb.Maintenance/MoveLeader", briefly, root =>
-        api.maintenance.move_leader(caller, message),
-    Downgrade: pb::DowngradeRequest = "/etcdserverpb.Maintenance/Downgrade", briefly, root =>
-        api.maintenance.downgrade(caller, message),
+        api.maintenance.move_leader(caller, credentials, message),
+    Downgrade: pb::DowngradeRequest = "/etcdserverpb.Maintenance/Downgrade", apart, root =>
+        api.maintenance.downgrade(credentials, message),
     AuthEnable: pb::AuthEnableRequest = "/etcdserverpb.Auth/AuthEnable", briefly, root =>
         api.auth.switch(caller, Kind::AuthEnable, message),
     AuthDisable: pb::AuthDisableRequest = "/etcdserverpb.Auth/AuthDisable", briefly, root =>
         api.auth.switch(caller, Kind::AuthDisable, message),
     AuthStatus: pb::AuthStatusRequest = "/etcdserverpb.Auth/AuthStatus", briefly, judged =>
-        api.auth.status(caller, message),
+        api.auth.status(credentials, message),
     Authenticate: pb::AuthenticateRequest = "/etcdserverpb.Auth/Authenticate", apart, open =>
         api.auth.authenticate(source, message),
     UserAdd: pb::AuthUserAddRequest = "/etcdserverpb.Auth/UserAdd", apart, root =>
-        api.auth.user_add(source, caller, message),
+        api.auth.user_add(source, credentials, message),
     UserGet: pb::AuthUserGetRequest = "/etcdserverpb.Auth/UserGet", briefly, judged =>
-        api.auth.user_get(caller, message),
+        api.auth.user_get(credentials, message),
     UserList: pb::AuthUserListRequest = "/etcdserverpb.Auth/UserList", briefly, root =>
-        api.auth.user_list(caller, message),
+        api.auth.user_list(credentials, message),
     UserDelete: pb::AuthUserDeleteRequest = "/etcdserverpb.Auth/UserDelete", briefly, root =>
         api.auth.change::<pb::AuthUserDeleteRequest>(caller, Kind::UserDelete, message),
     UserChangePassword: pb::AuthUserChangePasswordRequest = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
-        api.auth.user_change_password(source, caller, message),
+        api.auth.user_change_password(source, credentials, message),
     UserGrantRole: pb::AuthUserGrantRoleRequest = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
         api.auth.change::<pb::AuthUserGrantRoleRequest>(caller, Kind::UserGrantRole, message),
     UserRevokeRole: pb::AuthUserRevokeRoleRequest = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
@@ -298,9 +298,9 @@ unary! {
     RoleAdd: pb::AuthRoleAddRequest = "/etcdserverpb.Auth/RoleAdd", briefly, root =>
         api.auth.change::<pb::AuthRoleAddRequest>(caller, Kind::RoleAdd, message),
     RoleGet: pb::AuthRoleGetRequest = "/etcdserverpb.Auth/RoleGet", briefly, judged =>
-        api.auth.role_get(caller, message),
+        api.auth.role_get(credentials, message),
     RoleList: pb::AuthRoleListRequest = "/etcdserverpb.Auth/RoleList", briefly, root =>
-        api.auth.role_list(caller, message),
+        api.auth.role_list(credentials, message),
     RoleDelete: pb::AuthRoleDeleteRequest = "/etcdserverpb.Auth/RoleDelete", briefly, root =>
         api.auth.change::<pb::AuthRoleDeleteRequest>(caller, Kind::RoleDelete, message),
     RoleGrantPermission: pb::AuthRoleGrantPermissionRequest = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
@@ -317,7 +317,7 @@ unary! {
     Resign: v3electionpb::ResignRequest = "/v3electionpb.Election/Resign", apart, judged =>
         api.election.resign(caller, message),
     Leader: v3electionpb::LeaderRequest = "/v3electionpb.Election/Leader", briefly, judged =>
-        api.election.leader(caller, message),
+        api.election.leader(credentials, message),
     HealthCheck: health::HealthCheckRequest = "/grpc.health.v1.Health/Check", at_once, open =>
         Health::check(message),
     HealthList: health::HealthListRequest = "/grpc.health.v1.Health/List", at_once, open =>
@@ -327,7 +327,7 @@ unary! {
 streaming! {
     |api, credentials, requests, replies|
     RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly, judged =>
-        api.kv.range_stream(&api.context.caller(Need::Judged, false, &credentials).await?, requests, &replies),
+        api.kv.range_stream(&credentials, requests, &replies),
     LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly, judged =>
         api.lease.keep_alive(&credentials, requests, &replies),
     Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly, judged =>

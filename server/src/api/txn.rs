@@ -18,7 +18,7 @@ use revd_member::error::Error;
 use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead};
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 
-use crate::api::call::{Message, decoded};
+use crate::api::call::{Credentials, Message, decoded};
 use crate::api::kv::Kv;
 use crate::api::validate;
 use crate::limits;
@@ -40,9 +40,11 @@ impl Kv {
         self.context.propose_and_read(caller, Kind::DeleteRange, message, replies).await
     }
 
+    /// `credentials` of a client; none where a service puts a transaction together that writes.
     pub(super) async fn txn(
         &self,
         caller: &Caller,
+        credentials: Option<&Credentials>,
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
@@ -56,7 +58,7 @@ impl Kv {
         }
         validate::txn(&request, self.context.limits)?;
         if txn::is_read_only(&request) {
-            return Box::pin(self.read_only_txn(caller, &request, replies)).await;
+            return Box::pin(self.read_only_txn((caller, credentials), &request, replies)).await;
         }
         self.context.check_now(caller, &Wants::Txn(&request)).await?;
         if txn::may_read_much(&request) {
@@ -68,12 +70,13 @@ impl Kv {
 
     async fn read_only_txn(
         &self,
-        caller: &Caller,
+        (caller, credentials): (&Caller, Option<&Credentials>),
         request: &TxnRequest,
         replies: &Share,
     ) -> Result<Message, Error> {
         let view = self.context.view_for_reading(txn::is_serializable(request)).await?;
-        self.context.check_read(caller, &Wants::Txn(request), &view)?;
+        let now = credentials.map(|credentials| self.context.caller_after_wait(credentials));
+        self.context.check_read(now.as_ref().unwrap_or(caller), &Wants::Txn(request), &view)?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
         let read = async || assemble(&parts, replies).await;

@@ -101,6 +101,15 @@ impl ServiceContext {
         Ok(found.as_ref().map_or(Caller::BadToken, FoundBy::caller))
     }
 
+    /// The caller that a client is behind a wait, in which this member may have caught up with the
+    /// end of its token, or with `auth enable`: what a linearizable read is judged by, as in etcd.
+    pub fn caller_after_wait(&self, credentials: &Credentials) -> Caller {
+        if !self.status.needs_rights.load() {
+            return Caller::Nobody;
+        }
+        self.identify_now(credentials).unwrap_or(Caller::BadToken)
+    }
+
     /// The caller that a client is who has been let in before. A signed token was new enough then:
     /// its name alone counts, as long as that one has the right, or each change of any user would
     /// end all watches.
@@ -193,16 +202,15 @@ impl ServiceContext {
     }
 
     /// Whether a caller may have what nothing judges again, by the newest state of users and roles:
-    /// this member may lag behind `auth enable`, or behind the end of a root's rights. Without a
-    /// leader it is what this member knows.
+    /// this member may lag behind `auth enable`, behind the end of a root's rights, or of its
+    /// token. Without a leader none can tell: it is waited for.
     ///
     /// # Errors
     /// The error that the client gets.
-    pub async fn check_newest(&self, caller: &Caller, wants: &Wants<'_>) -> Result<(), Error> {
-        if self.leader() != 0 || self.status.needs_rights.load() {
-            self.wait_to_read(false).await?;
-        }
-        self.views.look(|view| self.check(caller, wants, view))
+    pub async fn check_newest(&self, credentials: &Credentials, wants: &Wants<'_>) -> Result<View, Error> {
+        let view = self.view_for_reading(false).await?;
+        self.check(&self.caller_after_wait(credentials), wants, &view)?;
+        Ok(view)
     }
 
     /// Permissions that rights were made of on this edge, ever.

@@ -40,7 +40,7 @@ use revd_proto::etcdserverpb::{
 
 use crate::api::auth::parts::TokenKind;
 use crate::api::auth::password_queue::Password;
-use crate::api::call::{Message, Source, decoded};
+use crate::api::call::{Credentials, Message, Source, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
 use crate::secret::{Secret, fill_random};
@@ -93,7 +93,7 @@ impl Auth {
     pub(super) async fn user_add(
         &self,
         source: Source,
-        caller: &Caller,
+        credentials: &Credentials,
         message: Bytes,
     ) -> Result<Message, Error> {
         let (request, password) = with_password::decode::<AuthUserAddRequest>(message);
@@ -102,6 +102,7 @@ impl Auth {
             Some(options) if options.no_password => String::new(),
             _ => self.hashed(source, password).await?,
         };
+        let caller = &self.root_after_wait(credentials).await?;
         self.context.submit(caller, Kind::UserAdd, request.encode_to_vec().into(), false).await
     }
 
@@ -109,7 +110,7 @@ impl Auth {
     pub(super) async fn user_change_password(
         &self,
         source: Source,
-        caller: &Caller,
+        credentials: &Credentials,
         message: Bytes,
     ) -> Result<Message, Error> {
         let (request, password) = with_password::decode::<AuthUserChangePasswordRequest>(message);
@@ -117,7 +118,16 @@ impl Auth {
         if !password.expose().is_empty() {
             request.hashed_password = self.hashed(source, password).await?;
         }
+        let caller = &self.root_after_wait(credentials).await?;
         self.context.submit(caller, Kind::UserChangePassword, request.encode_to_vec().into(), false).await
+    }
+
+    /// A root that is one still: its password may have waited long to be hashed, and its token, or
+    /// its role, may have ended meanwhile.
+    async fn root_after_wait(&self, credentials: &Credentials) -> Result<Caller, Error> {
+        let caller = self.context.caller_after_wait(credentials);
+        self.context.check_now(&caller, &Wants::Root).await?;
+        Ok(caller)
     }
 
     async fn hashed(&self, source: Source, password: Secret) -> Result<String, Error> {
@@ -126,9 +136,9 @@ impl Auth {
     }
 
     /// Whether rights are needed; anybody may know.
-    pub(super) async fn status(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn status(&self, credentials: &Credentials, message: Bytes) -> Result<Message, Error> {
         decoded(AuthStatusRequest::decode(message))?;
-        let view = self.view(caller, &Wants::Nothing).await?;
+        let view = self.view(credentials, &Wants::Nothing).await?;
         let state = schema::auth_state(view.tables());
         self.reply(
             &view,
@@ -136,24 +146,28 @@ impl Auth {
         )
     }
 
-    pub(super) async fn user_get(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn user_get(&self, credentials: &Credentials, message: Bytes) -> Result<Message, Error> {
         let name = decoded(AuthUserGetRequest::decode(message))?.name;
-        let view = self.view(caller, &Wants::User(&name)).await?;
+        let view = self.view(credentials, &Wants::User(&name)).await?;
         let user = schema::user(view.tables(), &name).ok_or(Error::Auth(AuthError::UserNotFound))?;
         self.reply(&view, &AuthUserGetResponse { header: None, roles: user.roles })
     }
 
-    pub(super) async fn user_list(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn user_list(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         decoded(AuthUserListRequest::decode(message))?;
-        let view = self.view(caller, &Wants::Root).await?;
+        let view = self.view(credentials, &Wants::Root).await?;
         let users = schema::users(view.tables()).map(|user| text(&user.name)).collect();
         self.reply(&view, &AuthUserListResponse { header: None, users })
     }
 
     /// The role `root` has no permissions of its own: it is shown with all there are.
-    pub(super) async fn role_get(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn role_get(&self, credentials: &Credentials, message: Bytes) -> Result<Message, Error> {
         let name = decoded(AuthRoleGetRequest::decode(message))?.role;
-        let view = self.view(caller, &Wants::Role(&name)).await?;
+        let view = self.view(credentials, &Wants::Role(&name)).await?;
         let role = schema::role(view.tables(), &name).ok_or(Error::Auth(AuthError::RoleNotFound))?;
         let everything = || Permission {
             perm_type: Type::Readwrite as i32,
@@ -164,18 +178,20 @@ impl Auth {
         self.reply(&view, &AuthRoleGetResponse { header: None, perm })
     }
 
-    pub(super) async fn role_list(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn role_list(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         decoded(AuthRoleListRequest::decode(message))?;
-        let view = self.view(caller, &Wants::Root).await?;
+        let view = self.view(credentials, &Wants::Root).await?;
         let roles = schema::roles(view.tables()).map(|role| text(&role.name)).collect();
         self.reply(&view, &AuthRoleListResponse { header: None, roles })
     }
 
     /// A state that answers linearizably, in which the caller may have what it wants.
-    async fn view(&self, caller: &Caller, wants: &Wants<'_>) -> Result<View, Error> {
-        let view = self.context.view_for_reading(false).await?;
-        self.context.check(caller, wants, &view)?;
-        Ok(view)
+    async fn view(&self, credentials: &Credentials, wants: &Wants<'_>) -> Result<View, Error> {
+        self.context.check_newest(credentials, wants).await
     }
 
     fn reply(&self, view: &View, response: &impl prost::Message) -> Result<Message, Error> {
