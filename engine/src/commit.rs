@@ -78,6 +78,7 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     db.watch(&snapshot);
     db.current = snapshot.clone();
     txn.base = snapshot.clone(); // the old state must not look read because of this transaction
+    txn.end = db.space.end(); // nothing is given back
     db.release_unread();
     Ok(snapshot)
 }

@@ -27,6 +27,8 @@ pub struct WriteTxn<'d> {
     pub(crate) freed: Vec<Extent>,
     /// Long values, placed already; given back if the transaction is dropped.
     pub(crate) values: Vec<(PageId, Vec<u8>)>,
+    /// Pages ever used by what is committed: those from here on are new.
+    pub(crate) end: u64,
     pub(crate) user: [u8; USER_BYTES],
     /// The file gets at least this format.
     pub(crate) format_min: u32,
@@ -45,6 +47,9 @@ impl Db {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
+        // Readers may have gone since the last commit; on a full disk their pages are all the room
+        // that there is, and no commit comes before they are used.
+        self.release_unread();
         let base = self.current.clone();
         Ok(WriteTxn::new(self, base))
     }
@@ -55,7 +60,8 @@ impl<'d> WriteTxn<'d> {
         let meta = &base.parts().meta;
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
         let (freed, values, format_min) = (Vec::new(), Vec::new(), meta.format);
-        Self { db, base, trees, freed, values, user, format_min, shrinking: false, failed: false }
+        let end = db.space.end();
+        Self { db, base, trees, freed, values, end, user, format_min, shrinking: false, failed: false }
     }
 
     /// Sets a key; true if it is new.
@@ -193,7 +199,8 @@ impl Drop for WriteTxn<'_> {
         let page_bytes = u64::from(self.base.parts().meta.page_bytes);
         // In the order that undoes it, so that nothing of it is left to write.
         for (start, bytes) in self.values.drain(..).rev() {
-            self.db.space.release(Extent { start, pages: bytes.len() as u64 / page_bytes });
+            self.db.space.give_back(Extent { start, pages: bytes.len() as u64 / page_bytes }, self.end);
         }
+        self.db.space.cut_new(self.end);
     }
 }

@@ -63,6 +63,9 @@ fn rows_that_changed_while_a_checkpoint_found_no_room_stay_as_they_are() {
             let has_no_room = written.has_no_room();
             let is_refused = store.finish_checkpoint(written).no_space.is_some();
             assert_eq!(is_refused, has_no_room, "it says so before the store hears of it");
+            // A file that is just made has no more than the meta slots.
+            let len = (disk.bytes().len() as u64).max(2 * 4096);
+            assert!(store.sizes().file <= len, "seed {seed}, entry {index}: {:?}", store.sizes());
             if was_refused && !is_refused {
                 let again = open(&SimDisk::from_bytes(disk.bytes()));
                 check(again.db().unwrap()).unwrap();
@@ -74,4 +77,37 @@ fn rows_that_changed_while_a_checkpoint_found_no_room_stay_as_they_are() {
         }
     }
     assert!(compared > 30, "only {compared} checkpoints after one that found no room");
+}
+
+/// A reader holds an old state while a long row is replaced, until the disk is full of such rows.
+/// Once the reader is gone their pages are used again: the file need not grow.
+#[test]
+fn pages_of_a_reader_that_is_gone_are_room_on_a_full_disk() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let mut index = 0;
+    let mut replace = |store: &mut Store| {
+        index += 1;
+        store.table_put(TABLE, b"row", &vec![u8::try_from(index % 251).unwrap(); 200_000]);
+        store.set_applied(Applied { index, term: 1 });
+        let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
+        store.finish_checkpoint(written).no_space.is_none()
+    };
+    assert!(replace(&mut store));
+    let reader = store.view();
+    disk.limit(Some(4_000_000));
+    let replaced = (0..100).take_while(|_| replace(&mut store)).count();
+    assert!((5..30).contains(&replaced), "{replaced} rows of 200 kB fill 4 MB");
+    for _ in 0..10 {
+        assert!(!replace(&mut store), "the reader is still there");
+        let (sizes, len) = (store.sizes(), disk.bytes().len() as u64);
+        assert!(sizes.file <= len, "{sizes:?} of a file of {len} bytes");
+    }
+    drop(reader);
+    drop(store.view());
+    assert!(replace(&mut store), "{:?}", store.sizes());
+    check(store.db().unwrap()).unwrap();
+    let again = open(&SimDisk::from_bytes(disk.bytes()));
+    check(again.db().unwrap()).unwrap();
+    verify(&again).unwrap();
 }

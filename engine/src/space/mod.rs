@@ -111,6 +111,33 @@ impl Space {
         ids
     }
 
+    /// Gives pages back that a dropped transaction has taken; the last ones that it has taken come
+    /// first. Those from page `end` on were new: the file may have no room for them.
+    pub fn give_back(&mut self, extent: Extent, end: u64) {
+        self.cut_new(end);
+        if extent.stop() == self.end && extent.start.0 >= end {
+            self.end = extent.start.0;
+        } else {
+            self.release(extent);
+        }
+    }
+
+    /// Gives up the free pages at the end that lie behind page `end`: a dropped transaction has
+    /// taken them, and has replaced what it had placed there.
+    pub fn cut_new(&mut self, end: u64) {
+        let Some(last) = self.free.last().filter(|last| last.stop() == self.end && self.end > end) else {
+            return;
+        };
+        let start = last.start.0.max(end);
+        let new = Extent { start: PageId(start), pages: self.end - start };
+        self.take(new);
+        self.end = start;
+        let undone = [Change { extent: new, is_taken: false }, Change { extent: new, is_taken: true }];
+        if self.changes.ends_with(&undone) {
+            self.changes.truncate(self.changes.len() - undone.len());
+        }
+    }
+
     /// Gives up the free pages at the end.
     pub fn trim(&mut self) {
         if let Some(last) = self.free.last().filter(|last| last.stop() == self.end) {
@@ -274,6 +301,24 @@ mod tests {
         space.trim();
         assert_eq!(space.end(), 90);
         assert_eq!(space.allocate_lowest(3), [PageId(10), PageId(11), PageId(90)]);
+    }
+
+    /// Also where a transaction has replaced values of its own.
+    #[test]
+    fn what_a_dropped_transaction_has_placed_at_the_end_is_not_in_the_file() {
+        let mut space = space(100, &[extent(10, 2)]);
+        let (before, listed) = (space.clone(), space.changes.len());
+        for replaced in 0..4 {
+            let placed = [3, 2, 4, 1].map(|pages| extent(space.allocate(pages).0, pages));
+            assert_eq!((space.end(), placed[0].start), (108, PageId(100)), "two were free");
+            space.release(placed[replaced]);
+            for (_, kept) in placed.into_iter().enumerate().filter(|(at, _)| *at != replaced).rev() {
+                space.give_back(kept, 100);
+            }
+            space.cut_new(100);
+            assert!(space.is_equal(&before), "{space:?}");
+            assert_eq!(space.changes.len(), listed, "nothing is left to write: {space:?}");
+        }
     }
 
     #[test]
