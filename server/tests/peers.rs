@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+#[path = "peers/full.rs"]
+mod full;
 #[path = "peers/guests.rs"]
 mod guests;
 
@@ -26,7 +28,6 @@ use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Store, View};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
-use revd_member::apply::local::LeaseRequest;
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::cluster::Identity;
 use revd_member::limits::PEER_FRAME_BYTES_MAX;
@@ -182,9 +183,9 @@ impl TestMember {
     /// Sends to another member, again whenever it is told that something was lost.
     fn reaches(&self, other: &TestMember, number: u64) {
         for _ in 0..1000 {
-            self.order(Order::Send(other.id, vec![ask(number)]));
+            self.order(Order::Send(other.id, vec![word(number)]));
             match other.seen.recv_timeout(Duration::from_millis(500)) {
-                Ok(seen) => return assert_eq!(seen, Seen::Messages(self.id, vec![ask(number)])),
+                Ok(seen) => return assert_eq!(seen, Seen::Messages(self.id, vec![word(number)])),
                 Err(_) => while self.seen.recv_timeout(PATIENCE).unwrap() != Seen::Connected(other.id) {},
             }
         }
@@ -219,9 +220,14 @@ fn url(address: SocketAddr) -> String {
     format!("http://{address}")
 }
 
-fn ask(number: u64) -> PeerMessage {
-    let request = LeaseRequest::TimeToLive { lease: 5, keys: true };
-    PeerMessage::LeaseAsk { id: CommandId(number), request }
+/// A message whose loss is told.
+fn word(number: u64) -> PeerMessage {
+    PeerMessage::LeaseAnswer { id: CommandId(number), outcome: outcome(0) }
+}
+
+/// With so many bytes.
+fn outcome(bytes: usize) -> Outcome {
+    Outcome { revision: 4, result: Ok(Bytes::from(vec![7; bytes])), rest: Rest::NONE }
 }
 
 fn first_words(stream: &mut TcpStream) -> Vec<u8> {
@@ -280,11 +286,8 @@ fn members_talk_and_find_each_other_again() {
     two.expect(&Seen::Connected(1));
     one.reaches(&two, 1);
     two.reaches(&one, 2);
-    let large = PeerMessage::LeaseAnswer {
-        id: CommandId(3),
-        outcome: Outcome { revision: 4, result: Ok(Bytes::from(vec![7; 5 << 20])), rest: Rest::NONE },
-    };
-    let many: Vec<_> = (0..1000).map(ask).chain([large, ask(1000)]).collect();
+    let large = PeerMessage::LeaseAnswer { id: CommandId(3), outcome: outcome(5 << 20) };
+    let many: Vec<_> = (0..1000).map(word).chain([large, word(1000)]).collect();
     one.order(Order::Send(2, many.clone()));
     let mut came = Vec::new();
     while came.len() < many.len() {
@@ -311,7 +314,7 @@ fn members_talk_and_find_each_other_again() {
 fn what_raft_would_not_repeat_is_reported_lost() {
     let one = TestMember::start(1, free_address());
     one.order(Order::SetPeers(vec![Peer { id: 2, urls: vec![url(free_address())] }]));
-    one.order(Order::Send(2, vec![ask(1)]));
+    one.order(Order::Send(2, vec![word(1)]));
     one.expect(&Seen::Lost(2));
 }
 
@@ -375,7 +378,7 @@ fn frames_that_no_member_sends_end_their_connection_alone() {
     two.knows(&[&one]);
     two.expect(&Seen::Connected(1));
     let oversized = frame::header_of(u32::MAX).to_vec();
-    let mut flipped = framed(&[ask(1)]);
+    let mut flipped = framed(&[word(1)]);
     *flipped.last_mut().unwrap() ^= 1;
     let mut unknown = Vec::new();
     let start = frame::begin(&mut unknown);
@@ -387,10 +390,10 @@ fn frames_that_no_member_sends_end_their_connection_alone() {
     for bytes in [vec![0; 100], oversized, flipped, unknown, foreign] {
         let (mut stream, answer) = one.dial(&hello());
         assert_eq!(answer.refusal, None);
-        stream.write_all(&framed(&[ask(9)])).unwrap();
+        stream.write_all(&framed(&[word(9)])).unwrap();
         stream.write_all(&bytes).unwrap();
         until_closed(&mut stream);
-        one.expect(&Seen::Messages(3, vec![ask(9)]));
+        one.expect(&Seen::Messages(3, vec![word(9)]));
         one.expect(&Seen::Lost(3));
     }
     two.reaches(&one, 1);
@@ -400,13 +403,13 @@ fn frames_that_no_member_sends_end_their_connection_alone() {
 fn a_second_connection_of_a_member_replaces_its_first() {
     let one = TestMember::start(1, free_address());
     let (mut first, _) = one.dial(&hello());
-    first.write_all(&framed(&[ask(1)])).unwrap();
-    one.expect(&Seen::Messages(3, vec![ask(1)]));
+    first.write_all(&framed(&[word(1)])).unwrap();
+    one.expect(&Seen::Messages(3, vec![word(1)]));
     let (mut second, _) = one.dial(&hello());
     until_closed(&mut first);
     one.expect(&Seen::Lost(3));
-    second.write_all(&framed(&[ask(2)])).unwrap();
-    one.expect(&Seen::Messages(3, vec![ask(2)]));
+    second.write_all(&framed(&[word(2)])).unwrap();
+    one.expect(&Seen::Messages(3, vec![word(2)]));
 }
 
 #[test]
@@ -469,15 +472,12 @@ fn a_stranger_cannot_say_that_a_member_was_removed() {
     one.expect(&Seen::Removed);
 }
 
-/// Connections on which nothing comes any more: before a hello, within a frame, and to a listener
-/// that has answered and is dead.
-#[test]
-fn half_open_connections_are_given_up() {
-    let one = TestMember::start(1, free_address());
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let peer = Peer { id: 3, urls: vec![url(silent.local_addr().unwrap())] };
+/// Member 3, as far as it has agreed to the hello of `one`: it neither reads nor writes any more.
+fn dialed_by(one: &TestMember) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = Peer { id: 3, urls: vec![url(listener.local_addr().unwrap())] };
     one.order(Order::SetPeers(vec![peer]));
-    let (mut dialed, _) = silent.accept().unwrap();
+    let (mut dialed, _) = listener.accept().unwrap();
     let hello_of_one = Hello::decode(&first_words(&mut dialed)).unwrap();
     assert_eq!((hello_of_one.from.member, hello_of_one.to), (1, 3));
     let agreed = Answer {
@@ -489,9 +489,18 @@ fn half_open_connections_are_given_up() {
     };
     dialed.write_all(&agreed.encode()).unwrap();
     one.expect(&Seen::Connected(3));
+    dialed
+}
+
+/// Connections on which nothing comes any more: before a hello, within a frame, and to a listener
+/// that has answered and is dead.
+#[test]
+fn half_open_connections_are_given_up() {
+    let one = TestMember::start(1, free_address());
+    let _dialed = dialed_by(&one);
     let mut mute = one.connect();
     let (mut stuck, _) = one.dial(&hello());
-    stuck.write_all(&framed(&[ask(1)])[..20]).unwrap();
+    stuck.write_all(&framed(&[word(1)])[..20]).unwrap();
     until_closed(&mut mute);
     until_closed(&mut stuck);
     assert_eq!(one.counters.bounds.get(Bound::PeerSilence), 2);

@@ -206,7 +206,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     driver.send_messages();
     publish(&core, &seed.status);
     while !core.is_over() {
-        let taken = events.take().await.expect("the log core does not close its own queue");
+        let taken = events.take_in_turn().await.expect("the log core does not close its own queue");
         core.receive(LogEvent::Turn(clock.microseconds()), &mut driver);
         for event in taken {
             match event {

@@ -11,8 +11,8 @@ use revd_member::peer::Peer;
 use revd_member::peer::hello::{Answer, Hello, PROTOCOL, Refusal};
 
 use crate::{
-    CLUSTER, Order, PATIENCE, Seen, TestMember, ask, first_words, free_address, hello,
-    two_that_know_each_other, url, view,
+    CLUSTER, Order, PATIENCE, Seen, TestMember, first_words, free_address, hello, two_that_know_each_other,
+    url, view, word,
 };
 
 /// Member 1 does not know member 2, which says in its hellos where it listens, and is dialed back.
@@ -67,7 +67,7 @@ fn a_member_that_is_missing_for_long_is_a_guest() {
     one.order(Order::SetPeers(vec![]));
     while one.seen.recv_timeout(PATIENCE).unwrap() != Seen::Lost(2) {}
     let is_heard = (0..600).any(|number| {
-        two.order(Order::Send(1, vec![ask(number)]));
+        two.order(Order::Send(1, vec![word(number)]));
         matches!(one.seen.recv_timeout(Duration::from_millis(100)), Ok(Seen::Messages(2, _)))
     });
     assert!(is_heard);

@@ -104,11 +104,10 @@ impl PeerMessage {
             | Self::ReadAnswer { .. }
             | Self::Confirm { .. }
             | Self::Confirmed { .. }
+            | Self::LeaseAsk { .. }
             | Self::HashAsk(_)
             | Self::Hash(_) => true,
-            Self::Forward(_) | Self::Refused { .. } | Self::LeaseAsk { .. } | Self::LeaseAnswer { .. } => {
-                false
-            }
+            Self::Forward(_) | Self::Refused { .. } | Self::LeaseAnswer { .. } => false,
         }
     }
 }
@@ -146,12 +145,16 @@ mod tests {
         for message in [
             PeerMessage::Forward(Bytes::new()),
             PeerMessage::Refused { ids: vec![id], why: Error::LeaseNotFound },
-            PeerMessage::LeaseAsk { id, request: LeaseRequest::Keys { lease: 1 } },
             PeerMessage::LeaseAnswer { id, outcome },
         ] {
             assert!(!message.is_repeated(), "{message:?}");
         }
-        for message in [PeerMessage::Confirm { term: 1, round: 1 }, PeerMessage::HashAsk(1)] {
+        // A loss that is told leads to these questions.
+        for message in [
+            PeerMessage::Confirm { term: 1, round: 1 },
+            PeerMessage::LeaseAsk { id, request: LeaseRequest::Keys { lease: 1 } },
+            PeerMessage::HashAsk(1),
+        ] {
             assert!(message.is_repeated(), "{message:?}");
         }
     }
