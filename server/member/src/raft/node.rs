@@ -25,6 +25,9 @@ use crate::wal::frame::encoded_len;
 use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, HardState};
 
+#[cfg(test)]
+mod tests;
+
 /// The work a `Ready` asks for. Entries are committed *and* durable here when they are handed out.
 #[derive(Debug, Default)]
 #[must_use]
@@ -78,6 +81,8 @@ pub struct RaftNode {
     /// The frame being written.
     writing: Option<PendingFrame>,
     hard_state: HardState,
+    /// The last term that is durable.
+    durable_term: u64,
     /// Messages that were waiting for a frame which is durable by now.
     promised: Vec<RaftMessage>,
     /// Committed entries, likewise.
@@ -142,6 +147,7 @@ impl RaftNode {
             gathered: VecDeque::new(),
             writing: None,
             hard_state: log.hard_state,
+            durable_term: log.hard_state.term,
             promised: Vec::new(),
             confirmed: Vec::new(),
             is_restarted: false,
@@ -337,6 +343,7 @@ impl RaftNode {
     /// If none was handed out.
     pub fn written(&mut self) {
         let frame = self.writing.take().expect("a frame was being written");
+        self.durable_term = self.durable_term.max(frame.term);
         self.promised.extend(frame.messages);
         self.confirmed.extend(frame.committed);
         self.raw.on_persist_ready(frame.ready.expect("only a frame of some Ready is written"));
@@ -367,6 +374,7 @@ impl RaftNode {
             let _ = frame.content.hard_state.take_if(|_| is_restart);
             let last = frame.content.entries.last().map_or(0, |entry| entry.index);
             self.sizes.add(last, encoded_len(&frame.content) as u64);
+            frame.term = frame.content.hard_state.map_or(0, |state| state.term);
             effects.append = Some(std::mem::take(&mut frame.content));
             self.writing = Some(frame);
         }
@@ -403,6 +411,10 @@ impl RaftNode {
             .take_messages()
             .into_iter()
             .partition(|message| message.get_msg_type() == MessageType::MsgSnapshot);
+        // A voter that is alone leads before its term is durable. If it forgot the term, it would
+        // begin the same one again, and fill it with other entries.
+        let may_leave = self.hard_state.term <= self.durable_term;
+        let (messages, held) = if may_leave { (messages, Vec::new()) } else { (Vec::new(), messages) };
         effects.messages.extend(messages.into_iter().map(RaftMessage));
         // Such a message is only a wish: the state goes on a connection of its own.
         effects.behind.extend(states.into_iter().map(|message| message.to));
@@ -410,7 +422,7 @@ impl RaftNode {
         let (free, promises): (Vec<_>, Vec<_>) =
             ready.take_persisted_messages().into_iter().partition(is_free);
         effects.messages.extend(free.into_iter().map(RaftMessage));
-        let promises = promises.into_iter().map(RaftMessage);
+        let promises = held.into_iter().chain(promises).map(RaftMessage);
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);
@@ -471,130 +483,5 @@ impl RaftNode {
     /// The frame that begins the log again is not durable yet.
     pub(super) fn is_restarting(&self) -> bool {
         self.gathered.iter().chain(&self.writing).any(|frame| frame.restart.is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn empty_log() -> RecoveredLog {
-        RecoveredLog {
-            hard_state: HardState { term: 1, vote: 0, commit: 1 },
-            base: (1, 1),
-            ..crate::wal::birth::empty_log(crate::cluster::Identity { cluster: 1, member: 7 })
-        }
-    }
-
-    fn node(log: &RecoveredLog, applied: u64) -> Result<RaftNode, RaftError> {
-        RaftNode::start(&RaftConfig::alone(7, applied), log, &slog::Logger::root(slog::Discard, slog::o!()))
-    }
-
-    fn committed(effects: &RaftEffects) -> Vec<(u64, &[u8])> {
-        effects.committed.iter().map(|entry| (entry.index, &entry.data[..])).collect()
-    }
-
-    /// Writes what is to be written until there is nothing more; returns what was committed.
-    fn settle(node: &mut RaftNode, log: &mut RecoveredLog) -> Vec<u64> {
-        let mut indexes = Vec::new();
-        loop {
-            let effects = node.effects();
-            indexes.extend(effects.committed.iter().map(|entry| entry.index));
-            let Some(frame) = effects.append else { return indexes };
-            if let Some(state) = frame.hard_state {
-                log.hard_state = state;
-            }
-            log.entries.extend(frame.entries);
-            node.written();
-        }
-    }
-
-    #[test]
-    fn nothing_is_committed_before_it_is_written() {
-        let mut log = empty_log();
-        let mut node = node(&log, 1).unwrap();
-        node.campaign().unwrap();
-        assert_eq!(settle(&mut node, &mut log), [2]);
-        assert_eq!((node.status().is_leader, node.status().term), (true, 2));
-        node.propose(Bytes::from_static(b"a")).unwrap();
-        node.propose(Bytes::from_static(b"b")).unwrap();
-        let effects = node.effects();
-        assert!(effects.committed.is_empty());
-        assert_eq!(effects.append.unwrap().entries.len(), 2);
-        node.propose(Bytes::from_static(b"c")).unwrap();
-        let meanwhile = node.effects();
-        assert!(meanwhile.append.is_none() && meanwhile.committed.is_empty(), "one frame at a time");
-        node.written();
-        let effects = node.effects();
-        assert_eq!(committed(&effects), [(3, &b"a"[..]), (4, b"b")]);
-        assert_eq!(effects.append.unwrap().entries.len(), 1);
-        node.written();
-        assert_eq!(committed(&node.effects()), [(5, &b"c"[..])]);
-    }
-
-    #[test]
-    fn a_restart_hands_out_what_was_not_applied() {
-        let mut log = empty_log();
-        let mut first = node(&log, 1).unwrap();
-        first.campaign().unwrap();
-        settle(&mut first, &mut log);
-        for data in [b"a", b"b", b"c"] {
-            first.propose(Bytes::from_static(data)).unwrap();
-            settle(&mut first, &mut log);
-        }
-        let mut again = node(&log, 3).unwrap();
-        again.campaign().unwrap();
-        assert_eq!(settle(&mut again, &mut log), [4, 5, 6]);
-        assert_eq!((again.status().term, again.applied_index()), (3, 3), "nothing more is known to be");
-    }
-
-    #[test]
-    fn a_log_that_does_not_meet_the_state_is_refused() {
-        let mut log = empty_log();
-        assert!(matches!(node(&log, 0), Err(RaftError::MissingEntries { base: 1, applied: 0 })));
-        assert!(matches!(node(&log, 9), Err(RaftError::ShortLog { last: 1, applied: 9 })));
-        log.base = (9, 1);
-        log.hard_state.commit = 9;
-        assert!(node(&log, 9).is_ok());
-    }
-
-    #[test]
-    fn released_entries_are_gone_and_the_rest_stays() {
-        let mut log = empty_log();
-        let mut node = node(&log, 1).unwrap();
-        node.campaign().unwrap();
-        settle(&mut node, &mut log);
-        for _ in 0..10 {
-            node.propose(Bytes::from_static(b"x")).unwrap();
-            settle(&mut node, &mut log);
-        }
-        node.release(8, false);
-        node.propose(Bytes::from_static(b"y")).unwrap();
-        assert_eq!(settle(&mut node, &mut log), [13]);
-    }
-
-    /// Entries that come while a frame is written go into frames of a bounded size.
-    #[test]
-    fn much_that_gathers_is_written_in_several_frames() {
-        let mut log = empty_log();
-        let mut node = node(&log, 1).unwrap();
-        node.campaign().unwrap();
-        settle(&mut node, &mut log);
-        let large = Bytes::from(vec![0; limits::FRAME_BYTES_MAX / 2]);
-        let mut frames = Vec::new();
-        for _ in 0..6 {
-            node.propose(large.clone()).unwrap();
-            frames.extend(node.effects().append.map(|frame| frame.entries.len()));
-        }
-        assert_eq!(frames, [1]);
-        let mut committed = Vec::new();
-        while node.is_writing() {
-            node.written();
-            let effects = node.effects();
-            committed.extend(effects.committed.iter().map(|entry| entry.index));
-            frames.extend(effects.append.map(|frame| frame.entries.len()));
-        }
-        assert_eq!(frames, [1, 2, 2, 1]);
-        assert_eq!(committed, [3, 4, 5, 6, 7, 8]);
     }
 }

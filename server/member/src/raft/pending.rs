@@ -20,6 +20,8 @@ pub(super) struct PendingFrame {
     pub(super) ready: Option<u64>,
     /// Messages that promise what the frame makes durable.
     pub(super) messages: Vec<RaftMessage>,
+    /// The term that it makes durable, once its content is being written.
+    pub(super) term: u64,
     /// The log begins again behind this entry.
     pub(super) restart: Option<u64>,
     /// Committed entries, of which the first changes members: the frame makes durable that they
@@ -137,11 +139,15 @@ pub(super) fn promises_nothing(kind: MessageType) -> bool {
         || mutants::is(Mutant::VoteNotDurable) && kind == MessageType::MsgRequestVoteResponse
 }
 
-/// Answers, and requests for votes: a later one of a kind says all that an earlier one did.
+/// Answers, requests for votes, and heartbeats: a later one of a kind says all that an earlier one
+/// did.
 fn may_stand_alone(kind: MessageType) -> bool {
     matches!(
         kind,
-        MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestVote
+        MessageType::MsgAppendResponse
+            | MessageType::MsgRequestVoteResponse
+            | MessageType::MsgRequestVote
+            | MessageType::MsgHeartbeat
     )
 }
 
