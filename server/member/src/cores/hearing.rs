@@ -25,7 +25,8 @@ impl LogCore {
         match message {
             // A member that stops takes no more of the log: it would wait for the disk anew.
             PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
-                if message.term() == self.led_by.0 {
+                // Any number of senders may say that they are members.
+                if message.term() == self.led_by.0 && self.node.matched(from).is_some() {
                     self.leader_reads.heard(from, self.now);
                 }
                 self.node.step(message);

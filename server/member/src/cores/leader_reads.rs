@@ -32,7 +32,7 @@ pub(super) struct LeaderReads {
     /// The tick in which this term's leader was known, and those in which other members of the
     /// term were heard last.
     since: u64,
-    heard: BTreeMap<u64, u64>,
+    pub(super) heard: BTreeMap<u64, u64>,
 }
 
 /// This member may lead no more, for all that it knows.

@@ -1,4 +1,4 @@
-//! A state that is received, and the log of before it.
+//! A state that is received, and the log of before it; what is remembered of who was heard.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -15,19 +15,21 @@ use crate::cluster::Identity;
 use crate::cluster::conf_state::ConfState;
 use crate::peer::Peer;
 use crate::raft::feed::LogFetch;
+use crate::raft::message::RaftMessage;
 use crate::raft::node::RaftConfig;
 use crate::wal::FrameContent;
 use crate::wal::birth::empty_log;
 
 const OWN: u64 = 2;
 
-/// The effects that this test is about, in their order.
+/// The effects that these tests are about, in their order.
 #[derive(Debug, Default)]
 struct Heard(Vec<String>);
 
 impl LogEffects for Heard {
     fn append(&mut self, frame: FrameContent) {
-        self.0.push(format!("begin again behind {}", frame.restart.unwrap().index));
+        let restart = frame.restart.map(|restart| format!("begin again behind {}", restart.index));
+        self.0.extend(restart);
     }
 
     fn release(&mut self, index: u64) {
@@ -65,17 +67,21 @@ fn state(index: u64, votes: &ConfState) -> (Box<ReceivedState>, DurableIndex) {
     (Box::new(ReceivedState::load(store).unwrap()), durable)
 }
 
-/// Until the log has begun again, durably, and the state is the tree file, a crash leads back to
-/// the log of before: it has to be there, however little room the disk has.
-#[test]
-fn the_log_of_before_stays_until_the_state_is_in_its_place() {
-    let votes = ConfState::of_voters(vec![1, OWN, 3]);
+fn core(votes: &ConfState) -> LogCore {
     let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(OWN, 1) };
     let logger = slog::Logger::root(slog::Discard, slog::o!());
     let log = empty_log(Identity { cluster: 1, member: OWN });
     let node = RaftNode::start(&config, &log, &logger).unwrap();
     let origin = Origin { member: OWN, boot: 1 };
-    let mut core = LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) });
+    LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) })
+}
+
+/// Until the log has begun again, durably, and the state is the tree file, a crash leads back to
+/// the log of before: it has to be there, however little room the disk has.
+#[test]
+fn the_log_of_before_stays_until_the_state_is_in_its_place() {
+    let votes = ConfState::of_voters(vec![1, OWN, 3]);
+    let mut core = core(&votes);
     let (state, durable) = state(50, &votes);
     let mut turn = |event| {
         let mut heard = Heard::default();
@@ -89,4 +95,23 @@ fn the_log_of_before_stays_until_the_state_is_in_its_place() {
     assert!(turn(LogEvent::DiskRoom(0)).is_empty(), "the tree file is the one of before");
     let durable = turn(LogEvent::Durable(durable));
     assert_eq!(durable, ["release up to 50", "another state may come"]);
+}
+
+/// Without certificates any program can say that it is a member, each time another one.
+#[test]
+fn senders_that_are_no_members_are_not_remembered() {
+    let (learner, mut heard) = (9, Heard::default());
+    let mut core = core(&ConfState { learners: vec![learner], ..ConfState::of_voters(vec![OWN]) });
+    core.start(&mut heard).unwrap();
+    core.receive(LogEvent::Written, &mut heard);
+    core.advance(&mut heard).unwrap();
+    assert!(core.status().is_leader);
+    for from in [learner].into_iter().chain(1000..101_000) {
+        let term = core.status().term;
+        let mut beat = raft::eraftpb::Message { from, to: OWN, term, ..Default::default() };
+        beat.set_msg_type(raft::eraftpb::MessageType::MsgHeartbeatResponse);
+        let message = PeerMessage::Raft(RaftMessage(beat));
+        core.receive(LogEvent::Peer { from, message }, &mut heard);
+    }
+    assert_eq!(core.leader_reads.heard.keys().collect::<Vec<_>>(), [&learner]);
 }
