@@ -75,9 +75,9 @@ impl<E> LocalQueue<E> {
         .await
     }
 
-    /// As [`LocalQueue::take`], for a loop whose turns do not wait. What is inside already when
-    /// its turn is over, the turn has pushed itself: everything else of the core goes first. A loop
-    /// that always has news for itself would keep its thread for ever.
+    /// As [`LocalQueue::take`], for a loop whose turns do not wait. Events that are inside
+    /// already when its turn is over were pushed by the turn itself: everything else of the core
+    /// goes first. A loop that always has news for itself would keep its thread for ever.
     pub async fn take_in_turn(&self) -> Option<VecDeque<E>> {
         if !self.is_empty() {
             give_way().await;
@@ -88,13 +88,8 @@ impl<E> LocalQueue<E> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::time::Duration;
-
     use super::*;
-    use crate::queues::sleep::sleep;
     use futures_lite::future::{block_on, poll_once};
-    use glommio::LocalExecutorBuilder;
 
     #[test]
     fn takes_all_events_in_order_waits_for_more_and_ends() {
@@ -110,30 +105,5 @@ mod tests {
         queue.close();
         assert_eq!(block_on(queue.take()).unwrap(), [4]);
         assert_eq!(block_on(queue.take()), None);
-    }
-
-    /// Without a place among the others the timer would never be looked at.
-    #[test]
-    fn a_loop_with_news_for_itself_in_each_turn_leaves_the_thread_to_others() {
-        let turns_max = 1_000_000;
-        let core = LocalExecutorBuilder::default().spawn(move || async move {
-            let queue = LocalQueue::new();
-            queue.push(());
-            let is_over = Rc::new(Cell::new(false));
-            let rung = Rc::clone(&is_over);
-            let timer = glommio::spawn_local(async move {
-                sleep(Duration::from_millis(1)).await;
-                rung.set(true);
-            });
-            let mut turns = 0;
-            while !is_over.get() && turns < turns_max {
-                queue.take_in_turn().await;
-                queue.push(());
-                turns += 1;
-            }
-            timer.await;
-            turns
-        });
-        assert!(core.unwrap().join().unwrap() < turns_max);
     }
 }

@@ -231,4 +231,29 @@ mod tests {
             assert_eq!(waiting(), 0);
         });
     }
+
+    /// Without a place among the others the timer would never be looked at.
+    #[test]
+    fn a_loop_with_news_for_itself_in_each_turn_leaves_the_thread_to_others() {
+        let turns_max = 1_000_000;
+        let core = LocalExecutorBuilder::default().spawn(move || async move {
+            let queue = crate::queues::queue::LocalQueue::new();
+            queue.push(());
+            let is_over = std::rc::Rc::new(std::cell::Cell::new(false));
+            let rung = std::rc::Rc::clone(&is_over);
+            let timer = glommio::spawn_local(async move {
+                sleep(Duration::from_millis(1)).await;
+                rung.set(true);
+            });
+            let mut turns = 0;
+            while !is_over.get() && turns < turns_max {
+                queue.take_in_turn().await;
+                queue.push(());
+                turns += 1;
+            }
+            timer.await;
+            turns
+        });
+        assert!(core.unwrap().join().unwrap() < turns_max);
+    }
 }

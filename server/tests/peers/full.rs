@@ -9,8 +9,8 @@ use crate::{Order, Seen, TestMember, dialed_by, framed, free_address, hello, out
 
 use std::io::Write as _;
 
-/// The log core asks at once what it hears to be lost: a question that is dropped for want of room,
-/// and told to be lost, would be asked and dropped for ever, and nothing else of the thread goes on.
+/// The log core asks at once what it hears to be lost: a question that is dropped for want of
+/// room, and told to be lost, would be asked and dropped for ever, and the thread would do no more.
 #[test]
 fn a_question_about_a_lease_that_finds_no_room_is_not_told_to_be_lost() {
     let one = TestMember::start(1, free_address());
