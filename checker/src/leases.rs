@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use revd_proto::etcdserverpb::request_op::Request as Op;
-use revd_proto::etcdserverpb::{LeaseTimeToLiveResponse, RequestOp};
+use revd_proto::etcdserverpb::{LeaseTimeToLiveResponse, RangeRequest, RequestOp};
+use revd_proto::mvccpb::Event;
 
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response, Time};
 use crate::known::Known;
 use crate::model::Version;
+use crate::range::is_in_range;
 use crate::replay::{Cause, Truth};
 
 /// Microseconds of a second, in which leases are counted.
@@ -47,6 +50,13 @@ impl Lease {
         let known = self.renewals.iter().filter(|(_, returned, _)| *returned < time);
         let deadline = |(began, _, ttl): &(Time, Time, i64)| rules.earliest_end(*began, seconds(*ttl));
         known.map(deadline).max().unwrap_or(0)
+    }
+
+    /// It has ended by then, where nothing is wrong since a time.
+    fn ended_by(&self, calm: Time, rules: &Rules) -> Time {
+        let last = self.renewals.iter().map(|(_, returned, _)| *returned).max().unwrap_or(0);
+        let ttl = self.renewals.iter().map(|(.., ttl)| *ttl).max().unwrap_or(0);
+        last.max(self.maybe_until).max(calm) + rules.longest(seconds(ttl)) + rules.lease_slack
     }
 
     /// No call may have given it its whole time again in between.
@@ -268,6 +278,44 @@ fn attached_again(leases: &BTreeMap<i64, Lease>, truth: &Truth) -> Vec<String> {
     late.map(|kv| format!("lease {} ended at revision {}, then {kv:?}", kv.lease, ended[&kv.lease])).collect()
 }
 
+/// Leases that ended by themselves with a key that a read behind their end, in a calm time, asked
+/// for: had one of them not ended, the read would have shown it.
+pub(crate) fn looked_for(history: &History, truth: &Truth, rules: &Rules) -> usize {
+    let leases = leases(history);
+    let reads: Vec<(Time, Time, &RangeRequest)> = history
+        .calls
+        .iter()
+        .filter_map(|call| match (&call.request, call.answer()) {
+            (Request::Range(request), Some(_)) if request.revision <= 0 && request.limit == 0 => {
+                Some((call.began, rules.calm_at(call.began)?, request))
+            }
+            _ => None,
+        })
+        .collect();
+    let is_looked_for = |revision: i64, lease: &Lease| {
+        let changes = truth.model.changes();
+        let from = changes.partition_point(|event| mod_revision(event) < revision);
+        let keys = changes[from..].iter().take_while(|event| mod_revision(event) == revision);
+        let keys: Vec<&Bytes> = keys.filter_map(|event| Some(&event.kv.as_ref()?.key)).collect();
+        reads.iter().any(|(began, calm, read)| {
+            *began > lease.ended_by(*calm, rules)
+                && keys.iter().any(|key| is_in_range(key, &read.key, &read.range_end))
+        })
+    };
+    let ends = truth.causes.iter().filter_map(|(revision, cause)| match cause {
+        Cause::Revoke { lease, .. } => Some((*revision, leases.get(lease)?)),
+        _ => None,
+    });
+    ends.filter(|(revision, lease)| {
+        lease.granted.is_some() && lease.revokes.is_empty() && is_looked_for(*revision, lease)
+    })
+    .count()
+}
+
+fn mod_revision(event: &Event) -> i64 {
+    event.kv.as_ref().map_or(0, |kv| kv.mod_revision)
+}
+
 /// A read that shows a key whose lease should have ended.
 fn too_old(call: &Call, leases: &BTreeMap<i64, Lease>, rules: &Rules) -> Option<String> {
     let calm = rules.calm_at(call.began)?;
@@ -275,14 +323,8 @@ fn too_old(call: &Call, leases: &BTreeMap<i64, Lease>, rules: &Rules) -> Option<
         return None;
     };
     let is_old = |id: &i64| {
-        let Some(lease) = leases.get(id).filter(|lease| request.revision <= 0 && lease.granted.is_some())
-        else {
-            return false;
-        };
-        let last = lease.renewals.iter().map(|(_, returned, _)| *returned).max().unwrap_or(0);
-        let ttl = lease.renewals.iter().map(|(.., ttl)| *ttl).max().unwrap_or(0);
-        let end = last.max(lease.maybe_until).max(calm) + rules.longest(seconds(ttl)) + rules.lease_slack;
-        call.began > end
+        let lease = leases.get(id).filter(|lease| request.revision <= 0 && lease.granted.is_some());
+        lease.is_some_and(|lease| call.began > lease.ended_by(calm, rules))
     };
     let id = response.kvs.iter().map(|kv| kv.lease).filter(|id| *id != 0).find(is_old)?;
     Some(format!("lease {id} should have ended long ago, {:?}: {call:?}", leases.get(&id)))

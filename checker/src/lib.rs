@@ -70,6 +70,9 @@ pub struct Report {
     pub registers: usize,
     /// Events that watchers were told of.
     pub events: usize,
+    /// Leases that ended by themselves, and whose keys a read then asked for in a calm time: each
+    /// could have failed.
+    pub leases_ended: usize,
 }
 
 /// Holds a history against everything that etcd promises.
@@ -85,17 +88,18 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     faults.extend(locks::check(history, rules));
     faults.extend(members::check(history));
     faults.extend(errors::check(history, rules));
-    let mut events = 0;
+    let (mut events, mut leases_ended) = (0, 0);
     // The others would find what follows from a replay that came to no end.
     if truth.is_whole {
         faults.extend(reads::check(history, &truth, &known, rules));
         faults.extend(leases::check(history, &truth, &known, rules));
+        leases_ended = leases::looked_for(history, &truth, rules);
         faults.extend(hash_kv::check(history, &truth));
         let (found, told) = watches(history, &truth);
         faults.extend(found);
         events = told;
     }
-    Report { truth, faults, registers, events }
+    Report { truth, faults, registers, events, leases_ended }
 }
 
 /// Every watcher's transcript; also how many events they were told of.

@@ -153,3 +153,23 @@ fn leases_that_end_early_or_never_are_found() {
     world.watched();
     assert_eq!(found_in(&world.history), leases, "a key of a lease that was revoked");
 }
+
+/// Leases that could have been found beyond their end.
+#[test]
+fn leases_that_are_looked_for_behind_their_end_are_counted() {
+    let ended = |to: Time| {
+        let mut world = World::new(4);
+        world.call(Request::LeaseGrant(LeaseGrantRequest { id: 9, ttl: 5 }));
+        world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
+        world.now += 6 * SECOND;
+        world.ends(9);
+        world.now += 54 * SECOND;
+        world.call(Request::Range(world::get("leased")));
+        world.call(Request::Range(world::get("another")));
+        world.watched();
+        let report = check(&world.history, &Rules { calm_since: None, calm: vec![(0, to)], ..rules() });
+        assert_eq!(report.faults, []);
+        report.leases_ended
+    };
+    assert_eq!((ended(90 * SECOND), ended(50 * SECOND)), (1, 0), "nobody looked for it in a calm time");
+}

@@ -32,6 +32,8 @@ pub struct Ledger {
     pub probes: (u64, u64),
     /// Time of sparse storms in which nothing was wrong, and leases had to end.
     pub calm: Micros,
+    /// Leases that ended by themselves, and whose keys a read then asked for in a calm time.
+    pub leases_ended: u64,
     /// Seeds that have failed.
     pub failed: BTreeSet<u64>,
 }
@@ -57,6 +59,7 @@ impl Ledger {
             probes: (number("probe: ")?, number_behind(text, "puts, ")?),
             fewest_faults: number("at least "),
             calm: number("calm: ").unwrap_or(0) * SECOND,
+            leases_ended: number("leases judged at their end: ").unwrap_or(0),
             ..Self::default()
         };
         for kind in FaultKind::ALL {
@@ -81,6 +84,7 @@ impl Ledger {
         self.simulated += other.simulated;
         self.events += other.events;
         self.calm += other.calm;
+        self.leases_ended += other.leases_ended;
         let faults = [(&mut self.drawn, &other.drawn), (&mut self.faults, &other.faults)];
         for (own, others) in faults {
             for (kind, count) in others {
@@ -115,7 +119,7 @@ impl fmt::Display for Ledger {
         writeln!(out, "seeds: {}", self.seeds)?;
         writeln!(out, "simulated: {} s ({hours} h)", self.simulated / SECOND)?;
         writeln!(out, "events: {}", self.events)?;
-        writeln!(out, "calm: {} s", self.calm / SECOND)?;
+        writeln!(out, "calm: {} s, leases judged at their end: {}", self.calm / SECOND, self.leases_ended)?;
         writeln!(out, "leaders elected: {}, entries committed: {}", self.elections, self.entries)?;
         writeln!(out, "probe: {} puts, {} reads", self.probes.0, self.probes.1)?;
         write!(out, "faults: {drawn} drawn, {happened} happened")?;
@@ -174,7 +178,7 @@ mod tests {
     fn a_book_goes_on_where_it_ended() {
         let mut run = Ledger { seeds: 3, simulated: 7 * SECOND, events: 12, ..Ledger::default() };
         (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), Some(21));
-        run.calm = 8 * SECOND;
+        (run.calm, run.leases_ended) = (8 * SECOND, 2);
         run.drawn.insert(FaultKind::Kill, 9);
         run.faults.insert(FaultKind::Kill, 8);
         run.marks.reach(Mark::Elected);

@@ -72,8 +72,18 @@ fn run_world(mut world: World, (seed, pace): (u64, Pace), faults: Vec<Fault>) ->
     let ledger = world.ledger();
     // A world that has failed may fail once more when it goes.
     let has_run = ran.is_ok();
-    let judged = catch_unwind(AssertUnwindSafe(move || if has_run { world.judge() } else { drop(world) }));
-    let Err(panic) = ran.and(judged) else { return Ok(ledger) };
+    let judged = catch_unwind(AssertUnwindSafe(move || {
+        if has_run {
+            world.judge()
+        } else {
+            drop(world);
+            0
+        }
+    }));
+    let panic = match ran.and(judged) {
+        Ok(leases_ended) => return Ok(Ledger { leases_ended, ..ledger }),
+        Err(panic) => panic,
+    };
     let why = panic.downcast_ref::<String>().cloned();
     let why = why.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     let failed = BTreeSet::from([seed]);

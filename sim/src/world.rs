@@ -242,20 +242,22 @@ impl World {
             entries: truth.committed_index(),
             probes: self.probe_counts(),
             calm: self.calm.sum(),
+            leases_ended: 0, // known when the history is judged
             failed: BTreeSet::new(),
         }
     }
 
-    /// Judges the history of the clients.
+    /// Judges the history of the clients. Says how many leases could have been found beyond their
+    /// end.
     ///
     /// # Panics
     /// When a check fails.
-    pub fn judge(self) {
+    pub fn judge(self) -> u64 {
         let (now, has_rotted) = (self.now(), self.faults.contains_key(&FaultKind::Rot));
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
         let calm = self.calm.into_times();
         let clocks = Clocks { drift: drift.unwrap_or(0), jumps: self.jumps, calm, has_rotted };
-        self.clients.judge(self.probe.into_calls(now), now, clocks);
+        self.clients.judge(self.probe.into_calls(now), now, clocks)
     }
 
     pub(crate) fn clients_calm(&mut self) {

@@ -80,6 +80,8 @@ struct Client {
     role: Role,
     member: usize,
     pause: Micros,
+    /// It acts then, and not when it is woken before.
+    acts_at: Option<Micros>,
     /// It has been answered since the storm was over.
     is_served: bool,
     rests: bool,
@@ -122,7 +124,7 @@ impl Clients {
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
             let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND * role.patience(patience);
-            clients.push(Client { role, member: 0, pause, is_served: false, rests: false });
+            clients.push(Client { role, member: 0, pause, acts_at: None, is_served: false, rests: false });
         };
         for kind in 0..Role::KINDS {
             let count = Role::count(kind, &mut random);
@@ -151,7 +153,11 @@ impl Clients {
     }
 
     fn wake_later(&mut self, client: usize, after: Micros, door: &mut impl Door) {
-        door.wake_after(after + self.random.below(MILLISECOND), client as u64);
+        let after = after + self.random.below(MILLISECOND);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.acts_at = Some(door.now() + after);
+        }
+        door.wake_after(after, client as u64);
     }
 
     /// The time of [`Door::wake_after`] is over.
@@ -159,8 +165,10 @@ impl Clients {
         let client = usize::try_from(number % CLIENTS_MAX).expect("a small number");
         if let Some(call) = (number / CLIENTS_MAX).checked_sub(1) {
             self.give_up(CallId(call), door);
-        } else if client < self.clients.len() {
-            self.act(client, door);
+        } else if let Some(own) = self.clients.get_mut(client) {
+            if own.acts_at.take_if(|time| *time <= door.now()).is_some() {
+                self.act(client, door);
+            }
         } else {
             let watcher = client - self.clients.len();
             let newest = self.calm_since.map(|_| self.shared.answered);
@@ -290,9 +298,16 @@ impl Clients {
         let patience = self.patience;
         self.clients.iter_mut().for_each(|client| client.pause /= client.role.patience(patience));
         self.shared.calms(door.now() + self.lease_slack);
-        // Watchers of a sparse storm would act minutes later, and do so as well.
-        let watchers = self.clients.len()..self.clients.len() + self.watchers.len();
-        watchers.filter(|_| patience > 1).for_each(|watcher| self.wake_later(watcher, SECOND, door));
+        if patience == 1 {
+            return;
+        }
+        // All would act minutes later after a sparse storm, and watchers do so as well.
+        for number in 0..self.clients.len() + self.watchers.len() {
+            let acts_at = self.clients.get(number).map(|client| client.acts_at);
+            if acts_at.is_none_or(|time| time.is_some_and(|time| time > door.now() + SECOND)) {
+                self.wake_later(number, SECOND, door);
+            }
+        }
     }
 
     /// Since [`Clients::calm`] every client has had a success, nothing is open, and watchers were
@@ -404,18 +419,19 @@ impl Clients {
         self.history
     }
 
-    /// Judges the whole history, with the calls of the probe.
+    /// Judges the whole history, with the calls of the probe. Says how many leases could have been
+    /// found beyond their end.
     ///
     /// # Panics
     /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
     /// for the history, to be looked at and checked again.
-    pub fn judge(self, probed: Vec<Call>, now: Micros, clocks: Clocks) {
+    pub fn judge(self, probed: Vec<Call>, now: Micros, clocks: Clocks) -> u64 {
         let rules = self.rules(clocks);
         let mut history = self.into_history(now);
         history.calls.extend(probed);
         let report = check(&history, &rules);
         if report.faults.is_empty() {
-            return;
+            return report.leases_ended as u64;
         }
         if let Some(path) = std::env::var_os("REVD_SIM_KEEP") {
             std::fs::write(path, revd_checker::write(&history, &rules)).expect("the file can be written");
