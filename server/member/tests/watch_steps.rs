@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
+use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
 use revd_member::budget::{Budget, Share};
 use revd_member::limits::{WATCH_ANSWERS_MAX, WATCH_ANSWERS_MIN, WATCH_STEP_WORK, WATCH_STREAM_BYTES};
 use revd_member::watch::{Content, Hub, HubLimits, StreamId};
-use revd_proto::etcdserverpb::WatchCreateRequest;
+use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
 
 struct Edge {
     store: Store,
@@ -478,4 +479,38 @@ fn many_streams_without_memory_hold_no_other_back() {
     };
     let (alone, beside) = (steps(0), steps(30_000));
     assert!(beside <= 3 * alone, "{beside} steps, {alone} without them");
+}
+
+/// Seed 10010009 of the simulator: a compaction came while a batch of the past was handed out, and
+/// watchers that had been told all of it were canceled.
+#[test]
+fn a_compaction_cancels_no_watcher_that_was_told_what_it_takes() {
+    const WATCHERS: usize = 20_000;
+    let mut edge = Edge::new();
+    for number in 0..20 {
+        edge.put(b"/k", &[number]);
+    }
+    let streams: Vec<StreamId> = (0..100).map(|_| edge.open()).collect();
+    for number in 0..WATCHERS {
+        edge.create(streams[number % 100], b"/", b"0", 1);
+        edge.hub.take(streams[number % 100]).unwrap();
+    }
+    while edge.hub.counts().events == 0 {
+        assert!(edge.step(), "there is more to do");
+    }
+    assert!(edge.hub.counts().events < WATCHERS as u64, "it is under way");
+    edge.store.compact(3).unwrap(); // what comes behind the first event stays
+    while edge.step() {}
+    let (mut told, mut canceled) = (0, 0);
+    for stream in streams {
+        while let Some(reply) = edge.hub.take(stream) {
+            match reply.content {
+                Content::Events { events, .. } => told += WatchResponse::decode(events).unwrap().events.len(),
+                Content::Compacted(_) => canceled += 1,
+                _ => {}
+            }
+            while edge.step() {}
+        }
+    }
+    assert_eq!((told, canceled), (20 * WATCHERS, 0));
 }

@@ -63,7 +63,8 @@ impl Hub {
             let Some((next, _)) = first.filter(|(next, _)| *next <= synced_to) else { return Ok(false) };
             current.synced_to = next - 1;
         }
-        if current.synced_to + 1 < view.compact_revision() {
+        // A batch that is under way reads an older View, and some of its members are told already.
+        if current.is_idle() && current.synced_to + 1 < view.compact_revision() {
             self.catching_up[role] = self.abandon(pass, view.compact_revision(), synced_to);
             return Ok(true);
         }
