@@ -55,9 +55,17 @@ impl World {
         self.compare();
     }
 
+    /// An operator who waits for long looks for damage: a leader whose file has some cannot bring
+    /// up a member that needs its state, and says so in its log.
     fn wait_until_whole(&mut self) {
-        let until = self.now() + BOUND;
+        let (mut until, mut looks_at) = (self.now() + BOUND, self.now() + BOUND / 2);
         while !self.is_whole() || self.replacing.is_some() {
+            if self.now() >= looks_at && self.replacing.is_none() {
+                looks_at = Micros::MAX;
+                if self.look_for_rot() {
+                    until = self.now() + BOUND;
+                }
+            }
             assert!(
                 self.now() < until,
                 "no progress after everything was mended: {}\n{}",

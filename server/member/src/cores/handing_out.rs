@@ -37,7 +37,7 @@ impl LogCore {
         let leader = self.led_by.1;
         if leader == self.origin.member {
             self.hand_down_asks(effects);
-        } else if self.changes.is_connected(leader) {
+        } else if self.is_in_log && self.changes.is_connected(leader) {
             while let Some(batch) = self.next_batch() {
                 if mutants::is(Mutant::ForwardDoubled) {
                     effects.send(leader, PeerMessage::Forward(batch.clone()));

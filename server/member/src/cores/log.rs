@@ -89,6 +89,9 @@ pub struct LogCore {
     pub(super) handing_over: Option<u64>,
     /// Applied up to here.
     pub(super) applied: u64,
+    /// Something of the log is durable. A member that joins is not known by its name before: if it
+    /// lost its log then, it would be taken for one that was started with another directory.
+    pub(super) is_in_log: bool,
     /// The commit index at which this member was the only one and led: another member may have
     /// answered for what was committed before.
     pub(super) alone_from: Option<u64>,
@@ -113,6 +116,7 @@ impl LogCore {
             now: 0,
             request_ticks: ticks(limits::REQUEST_TIMEOUT) + 2 * node.election_ticks(),
             first_election_until: ticks(limits::FIRST_ELECTION_TIME),
+            is_in_log: node.applied_index() > 0,
             node,
             origin,
             edges_open: edges,
@@ -169,6 +173,7 @@ impl LogCore {
             LogEvent::Submitted { edge, submitted } => self.submitted(edge, submitted, effects),
             LogEvent::Written => {
                 self.frame_ticks = 0;
+                self.is_in_log = true;
                 self.node.written();
             }
             LogEvent::Tick => self.tick(effects),

@@ -10,6 +10,7 @@ use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use super::*;
 use crate::apply::DurableIndex;
+use crate::apply::command::Kind;
 use crate::apply::received::ReceivedState;
 use crate::cluster::Identity;
 use crate::cluster::conf_state::ConfState;
@@ -18,7 +19,7 @@ use crate::raft::feed::LogFetch;
 use crate::raft::message::RaftMessage;
 use crate::raft::node::RaftConfig;
 use crate::wal::FrameContent;
-use crate::wal::birth::empty_log;
+use crate::wal::birth::{empty_log, joining_log};
 
 const OWN: u64 = 2;
 
@@ -46,7 +47,11 @@ impl LogEffects for Heard {
         self.0.push("another state may come".to_owned());
     }
 
-    fn send(&mut self, _: u64, _: PeerMessage) {}
+    fn send(&mut self, to: u64, message: PeerMessage) {
+        if let PeerMessage::Forward(_) = message {
+            self.0.push(format!("forward to {to}"));
+        }
+    }
 
     fn fetch(&mut self, _: LogFetch) {}
 
@@ -114,4 +119,32 @@ fn senders_that_are_no_members_are_not_remembered() {
         core.receive(LogEvent::Peer { from, message }, &mut heard);
     }
     assert_eq!(core.leader_reads.heard.keys().collect::<Vec<_>>(), [&learner]);
+}
+
+/// Seeds 10012395, 10034998 of the simulator: a member that joined had told the others its name,
+/// and lost power before a byte of its log was durable. It was taken for one that had been started
+/// with another directory, could not start again, and its vote was missing for ever.
+#[test]
+fn a_member_that_joins_says_nothing_before_its_log_is_durable() {
+    let config = RaftConfig { conf_state: ConfState::default(), ..RaftConfig::alone(OWN, 0) };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    let log = joining_log(Identity { cluster: 1, member: OWN });
+    let node = RaftNode::start(&config, &log, &logger).unwrap();
+    let origin = Origin { member: OWN, boot: 1 };
+    let mut core = LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) });
+    let mut turn = |event| {
+        let mut heard = Heard::default();
+        core.receive(event, &mut heard);
+        core.advance(&mut heard).unwrap();
+        heard.0
+    };
+    let name = Command { id: CommandId::new(0, 1, 0), kind: Kind::MemberAttributes, payload: Bytes::new() };
+    let submitted = Submitted { commands: vec![name], number: 1, ..Submitted::default() };
+    assert!(turn(LogEvent::PeerConnected(1)).is_empty());
+    assert!(turn(LogEvent::Submitted { edge: 0, submitted }).is_empty());
+    let mut heartbeat = vec![7, 0]; // as it comes from the network
+    [OWN, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0].iter().for_each(|field| heartbeat.extend(u64::to_le_bytes(*field)));
+    let message = PeerMessage::Raft(RaftMessage::decode(heartbeat.into()).unwrap());
+    assert!(turn(LogEvent::Peer { from: 1, message }).is_empty(), "the term is yet to be durable");
+    assert_eq!(turn(LogEvent::Written), ["forward to 1"]);
 }
