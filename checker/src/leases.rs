@@ -286,7 +286,9 @@ pub(crate) fn looked_for(history: &History, truth: &Truth, rules: &Rules) -> usi
         .calls
         .iter()
         .filter_map(|call| match (&call.request, call.answer()) {
-            (Request::Range(request), Some(_)) if request.revision <= 0 && request.limit == 0 => {
+            (Request::Range(request), Some(_))
+                if request.revision <= 0 && request.limit == 0 && !request.count_only =>
+            {
                 Some((call.began, rules.calm_at(call.began)?, request))
             }
             _ => None,

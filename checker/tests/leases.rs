@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use revd_checker::{Call, Check, History, Hold, Jump, Outcome, Request, Response, Rules, Time, check};
 use revd_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, PutRequest,
+    RangeRequest,
 };
 use world::{SECOND, World, found_in, last, rules};
 
@@ -157,19 +158,21 @@ fn leases_that_end_early_or_never_are_found() {
 /// Leases that could have been found beyond their end.
 #[test]
 fn leases_that_are_looked_for_behind_their_end_are_counted() {
-    let ended = |to: Time| {
+    let ended = |to: Time, count_only: bool| {
         let mut world = World::new(4);
         world.call(Request::LeaseGrant(LeaseGrantRequest { id: 9, ttl: 5 }));
         world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
         world.now += 6 * SECOND;
         world.ends(9);
         world.now += 54 * SECOND;
-        world.call(Request::Range(world::get("leased")));
+        world.call(Request::Range(RangeRequest { count_only, ..world::get("leased") }));
         world.call(Request::Range(world::get("another")));
         world.watched();
         let report = check(&world.history, &Rules { calm_since: None, calm: vec![(0, to)], ..rules() });
         assert_eq!(report.faults, []);
         report.leases_ended
     };
-    assert_eq!((ended(90 * SECOND), ended(50 * SECOND)), (1, 0), "nobody looked for it in a calm time");
+    assert_eq!(ended(90 * SECOND, false), 1);
+    assert_eq!(ended(50 * SECOND, false), 0, "nobody looked for it in a calm time");
+    assert_eq!(ended(90 * SECOND, true), 0, "a count shows no lease");
 }

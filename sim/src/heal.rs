@@ -60,10 +60,12 @@ impl World {
     fn wait_until_whole(&mut self) {
         let (mut until, mut looks_at) = (self.now() + BOUND, self.now() + BOUND / 2);
         while !self.is_whole() || self.replacing.is_some() {
-            if self.now() >= looks_at && self.replacing.is_none() {
-                looks_at = Micros::MAX;
+            let leader = self.cluster.leader();
+            let leads_rotten = leader.is_some_and(|leader| self.cluster.slots[leader].is_rotten);
+            if leads_rotten && self.now() >= looks_at && self.replacing.is_none() {
+                looks_at = self.now() + SECOND;
                 if self.look_for_rot() {
-                    until = self.now() + BOUND;
+                    (until, looks_at) = (self.now() + BOUND, Micros::MAX);
                 }
             }
             assert!(

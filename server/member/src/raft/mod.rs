@@ -7,7 +7,8 @@
 //!    puts them into the next frame, the log core writes and syncs it, and only then tells raft
 //!    (`on_persist_ready`), in order.
 //! 2. Messages that promise something go out after the promise is durable: `node.rs` keeps them
-//!    until the frame is written. A leader's go at once, while its own write runs.
+//!    until the frame is written. A leader's go at once, while its own write runs, once its term is
+//!    durable.
 //! 3. Committed entries are applied in order, each once: `node.rs` hands them out, the state core
 //!    applies them, and raft is told when it has.
 //! 4. `advance` follows each `Ready`: `advance_append_async`, because writing goes on while raft
