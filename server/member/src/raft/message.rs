@@ -29,7 +29,7 @@ use crate::raft::admission::is_next_part;
 
 /// A message of raft. raft-rs's own type stays inside this folder.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RaftMessage(pub(crate) Message);
+pub struct RaftMessage(pub(super) Message);
 
 /// The kinds that members send to each other, with their numbers on the wire: never reuse one.
 /// Read indexes are asked for without raft-rs. Proposals are not among them: a follower forwards

@@ -1,4 +1,5 @@
-//! A state that is received, and the log of before it; what is remembered of who was heard.
+//! A state that is received, and the log of before it; which senders are remembered; what a member
+//! that joins may say.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -20,6 +21,7 @@ use crate::raft::message::RaftMessage;
 use crate::raft::node::RaftConfig;
 use crate::wal::FrameContent;
 use crate::wal::birth::{empty_log, joining_log};
+use crate::wal::reader::RecoveredLog;
 
 const OWN: u64 = 2;
 
@@ -72,13 +74,30 @@ fn state(index: u64, votes: &ConfState) -> (Box<ReceivedState>, DurableIndex) {
     (Box::new(ReceivedState::load(store).unwrap()), durable)
 }
 
-fn core(votes: &ConfState) -> LogCore {
-    let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(OWN, 1) };
+const OWNER: Identity = Identity { cluster: 1, member: OWN };
+
+/// A member with these votes that has applied what its log begins behind.
+fn core(votes: &ConfState, log: &RecoveredLog) -> LogCore {
+    let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(OWN, log.base.0) };
     let logger = slog::Logger::root(slog::Discard, slog::o!());
-    let log = empty_log(Identity { cluster: 1, member: OWN });
-    let node = RaftNode::start(&config, &log, &logger).unwrap();
+    let node = RaftNode::start(&config, log, &logger).unwrap();
     let origin = Origin { member: OWN, boot: 1 };
     LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) })
+}
+
+/// One event in a turn of its own, and what follows.
+fn turn(core: &mut LogCore, event: LogEvent) -> Vec<String> {
+    let mut heard = Heard::default();
+    core.receive(event, &mut heard);
+    core.advance(&mut heard).unwrap();
+    heard.0
+}
+
+/// A message of raft, of a kind by its number on the wire, as it comes from the network.
+fn said(kind: u8, from: u64, term: u64) -> LogEvent {
+    let mut bytes = vec![kind, 0];
+    [OWN, from, term, 0, 0, 0, 0, 0, 0, 0, 0].iter().for_each(|field| bytes.extend(u64::to_le_bytes(*field)));
+    LogEvent::Peer { from, message: PeerMessage::Raft(RaftMessage::decode(bytes.into()).unwrap()) }
 }
 
 /// Until the log has begun again, durably, and the state is the tree file, a crash leads back to
@@ -86,14 +105,9 @@ fn core(votes: &ConfState) -> LogCore {
 #[test]
 fn the_log_of_before_stays_until_the_state_is_in_its_place() {
     let votes = ConfState::of_voters(vec![1, OWN, 3]);
-    let mut core = core(&votes);
+    let mut core = core(&votes, &empty_log(OWNER));
+    let mut turn = |event| turn(&mut core, event);
     let (state, durable) = state(50, &votes);
-    let mut turn = |event| {
-        let mut heard = Heard::default();
-        core.receive(event, &mut heard);
-        core.advance(&mut heard).unwrap();
-        heard.0
-    };
     assert_eq!(turn(LogEvent::StateReceived { from: 1, term: 5, state }), ["begin again behind 50"]);
     assert!(turn(LogEvent::DiskRoom(0)).is_empty(), "the frame may not be durable");
     assert_eq!(turn(LogEvent::Written), ["install 50"]);
@@ -106,17 +120,14 @@ fn the_log_of_before_stays_until_the_state_is_in_its_place() {
 #[test]
 fn senders_that_are_no_members_are_not_remembered() {
     let (learner, mut heard) = (9, Heard::default());
-    let mut core = core(&ConfState { learners: vec![learner], ..ConfState::of_voters(vec![OWN]) });
+    let votes = ConfState { learners: vec![learner], ..ConfState::of_voters(vec![OWN]) };
+    let mut core = core(&votes, &empty_log(OWNER));
     core.start(&mut heard).unwrap();
     core.receive(LogEvent::Written, &mut heard);
     core.advance(&mut heard).unwrap();
     assert!(core.status().is_leader);
     for from in [learner].into_iter().chain(1000..101_000) {
-        let term = core.status().term;
-        let mut beat = raft::eraftpb::Message { from, to: OWN, term, ..Default::default() };
-        beat.set_msg_type(raft::eraftpb::MessageType::MsgHeartbeatResponse);
-        let message = PeerMessage::Raft(RaftMessage(beat));
-        core.receive(LogEvent::Peer { from, message }, &mut heard);
+        core.receive(said(8, from, core.status().term), &mut heard);
     }
     assert_eq!(core.leader_reads.heard.keys().collect::<Vec<_>>(), [&learner]);
 }
@@ -126,25 +137,12 @@ fn senders_that_are_no_members_are_not_remembered() {
 /// with another directory, could not start again, and its vote was missing for ever.
 #[test]
 fn a_member_that_joins_says_nothing_before_its_log_is_durable() {
-    let config = RaftConfig { conf_state: ConfState::default(), ..RaftConfig::alone(OWN, 0) };
-    let logger = slog::Logger::root(slog::Discard, slog::o!());
-    let log = joining_log(Identity { cluster: 1, member: OWN });
-    let node = RaftNode::start(&config, &log, &logger).unwrap();
-    let origin = Origin { member: OWN, boot: 1 };
-    let mut core = LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) });
-    let mut turn = |event| {
-        let mut heard = Heard::default();
-        core.receive(event, &mut heard);
-        core.advance(&mut heard).unwrap();
-        heard.0
-    };
+    let mut core = core(&ConfState::default(), &joining_log(OWNER));
+    let mut turn = |event| turn(&mut core, event);
     let name = Command { id: CommandId::new(0, 1, 0), kind: Kind::MemberAttributes, payload: Bytes::new() };
     let submitted = Submitted { commands: vec![name], number: 1, ..Submitted::default() };
     assert!(turn(LogEvent::PeerConnected(1)).is_empty());
     assert!(turn(LogEvent::Submitted { edge: 0, submitted }).is_empty());
-    let mut heartbeat = vec![7, 0]; // as it comes from the network
-    [OWN, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0].iter().for_each(|field| heartbeat.extend(u64::to_le_bytes(*field)));
-    let message = PeerMessage::Raft(RaftMessage::decode(heartbeat.into()).unwrap());
-    assert!(turn(LogEvent::Peer { from: 1, message }).is_empty(), "the term is yet to be durable");
+    assert!(turn(said(7, 1, 5)).is_empty(), "the term is yet to be durable");
     assert_eq!(turn(LogEvent::Written), ["forward to 1"]);
 }
