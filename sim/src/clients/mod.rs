@@ -26,6 +26,7 @@ use revd_engine::random::Random;
 use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
+use crate::faults::Pace;
 use crate::time::{MILLISECOND, Micros, SECOND};
 use next::Next;
 use roles::{Role, hasty};
@@ -116,14 +117,15 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// The seed draws how many there are and what they do. They wait so many times as long between
-    /// what they do. An election takes so long.
+    /// The seed draws how many there are and what they do. An election takes so long.
     #[must_use]
-    pub fn new(mut random: Random, patience: u64, election: Micros) -> Self {
+    pub fn new(mut random: Random, pace: Pace, election: Micros) -> Self {
+        let patience = pace.patience();
         let shared = Shared::draw(&mut random);
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
-            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND * role.patience(patience);
+            let drawn = random.pick(&[2, 10, 40, 100]) * MILLISECOND;
+            let pause = drawn.max(pace.pause_min()) * role.patience(patience);
             clients.push(Client { role, member: 0, pause, acts_at: None, is_served: false, rests: false });
         };
         for kind in 0..Role::KINDS {
