@@ -94,8 +94,9 @@ pub enum PeerMessage {
 }
 
 impl PeerMessage {
-    /// Its sender sends the like of it again by itself when no answer comes. A loss need not be
-    /// told then; a question that is asked the sooner for a loss would be asked for ever.
+    /// Its sender sends the like of it again by itself when no answer comes, or is asked again when
+    /// its answer does not come. A loss need not be told then; a question that is asked the sooner
+    /// for a loss would be asked for ever, and raft takes a loss for one of a healthy member.
     #[must_use]
     pub fn is_repeated(&self) -> bool {
         match self {
@@ -105,9 +106,10 @@ impl PeerMessage {
             | Self::Confirm { .. }
             | Self::Confirmed { .. }
             | Self::LeaseAsk { .. }
+            | Self::LeaseAnswer { .. }
             | Self::HashAsk(_)
             | Self::Hash(_) => true,
-            Self::Forward(_) | Self::Refused { .. } | Self::LeaseAnswer { .. } => false,
+            Self::Forward(_) | Self::Refused { .. } => false,
         }
     }
 }
@@ -145,14 +147,14 @@ mod tests {
         for message in [
             PeerMessage::Forward(Bytes::new()),
             PeerMessage::Refused { ids: vec![id], why: Error::LeaseNotFound },
-            PeerMessage::LeaseAnswer { id, outcome },
         ] {
             assert!(!message.is_repeated(), "{message:?}");
         }
-        // A loss that is told leads to these questions.
+        // A loss that is told leads to these questions, or is one of their answers.
         for message in [
             PeerMessage::Confirm { term: 1, round: 1 },
             PeerMessage::LeaseAsk { id, request: LeaseRequest::Keys { lease: 1 } },
+            PeerMessage::LeaseAnswer { id, outcome },
             PeerMessage::HashAsk(1),
         ] {
             assert!(message.is_repeated(), "{message:?}");
