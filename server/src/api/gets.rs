@@ -36,8 +36,7 @@ impl Api {
             return None;
         }
         context.admit(metadata, true, |reads| reads || request.serializable, false).ok()?;
-        let caller = context.caller_of_get(metadata)?;
-        let reply = context.get(&caller, &request, replies)?;
+        let reply = context.get(|| context.caller_of_get(metadata), &request, replies)?;
         context.count_call(method as usize).end(0);
         Some(reply)
     }
@@ -55,11 +54,17 @@ impl ServiceContext {
         self.identify_now(&metadata.caller).ok()
     }
 
-    /// The reply to a plain get; none if it is refused, or there is no room for it now.
-    pub(super) fn get(&self, caller: &Caller, request: &RangeRequest, replies: &Share) -> Option<Message> {
+    /// The reply to a plain get; none if it is refused, or there is no room for it now. Its caller
+    /// is found behind the View: one whose token ends in between may not read a newer one.
+    pub(super) fn get(
+        &self,
+        caller: impl FnOnce() -> Option<Caller>,
+        request: &RangeRequest,
+        replies: &Share,
+    ) -> Option<Message> {
         let wants = Wants::Read { key: &request.key, range_end: b"" };
         self.views.look(|view| {
-            self.check_read(caller, &wants, view).ok()?;
+            self.check_read(&caller()?, &wants, view).ok()?;
             let found = one::find(request, &view.reader()).ok()?;
             let put = |out: &mut Vec<u8>| found.put(out);
             found.fits(replies).then(|| self.short_reply(view.revision(), found.bytes(), put))

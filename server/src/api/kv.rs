@@ -52,7 +52,7 @@ impl Kv {
         if (waits || !self.context.auth.limits.is_empty())
             && one::is_plain(&request)
             && let Some(reply) =
-                self.context.get(&self.context.caller_after_wait(credentials), &request, replies)
+                self.context.get(|| Some(self.context.caller_after_wait(credentials)), &request, replies)
         {
             return Ok(reply);
         }
