@@ -94,7 +94,7 @@ fn check_placed(txn: &WriteTxn<'_>, placed: &Placed) -> Result<()> {
     let page_bytes = u64::from(base.meta.page_bytes);
     let extent = |start: PageId, bytes: &[u8]| Extent { start, pages: bytes.len() as u64 / page_bytes };
     let single = placed.nodes.iter().map(|page| Extent { start: *page, pages: 1 });
-    let values = txn.values.iter().map(|(start, bytes)| extent(*start, bytes));
+    let values = txn.values.iter().map(|(start, bytes)| extent(start, bytes));
     let list = std::iter::once(extent(placed.list.at().id, &placed.list.bytes));
     let written = single.chain(values).chain(list).map(|extent| (extent, false));
     let mut all: Vec<(Extent, bool)> =
@@ -134,7 +134,7 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     let old = &base.pages.verified;
     let verified = if old.capacity() >= pages { Arc::clone(old) } else { Arc::new(old.resized(pages * 2)) };
     let mut out = PageWriter::new(&*txn.db.disk, &verified, page_bytes, &mut txn.db.buffer);
-    for (start, bytes) in std::mem::take(&mut txn.values) {
+    for (start, bytes) in txn.values.take_in_order() {
         out.write_extent(start, &bytes)?;
     }
     let mut ids = placed.nodes.iter().copied();

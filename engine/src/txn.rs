@@ -5,7 +5,8 @@
 //!                             '-- dropped: nothing has happened
 //! ```
 
-use crate::btree::{self, Edit, Tree};
+use crate::btree::cursor::KeyBehind;
+use crate::btree::{self, Edit, PlacedValues, Tree};
 use crate::db::Db;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
 use crate::meta::{Table, first_page};
@@ -26,7 +27,7 @@ pub struct WriteTxn<'d> {
     pub(crate) trees: [Tree; TABLES_MAX],
     pub(crate) freed: Vec<Extent>,
     /// Long values, placed already; given back if the transaction is dropped.
-    pub(crate) values: Vec<(PageId, Vec<u8>)>,
+    pub(crate) values: PlacedValues,
     /// Pages ever used by what is committed: those from here on are new.
     pub(crate) end: u64,
     pub(crate) user: [u8; USER_BYTES],
@@ -36,6 +37,15 @@ pub struct WriteTxn<'d> {
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
     pub(crate) failed: bool,
+}
+
+/// How much [`WriteTxn::move_down`] may still do in a transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct MovesMax {
+    /// Leaves to look at.
+    pub leaves: usize,
+    /// Bytes of values to write again, the last of which may go beyond.
+    pub bytes: usize,
 }
 
 impl Db {
@@ -59,7 +69,7 @@ impl<'d> WriteTxn<'d> {
     pub(crate) fn new(db: &'d mut Db, base: Snapshot) -> Self {
         let meta = &base.parts().meta;
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
-        let (freed, values, format_min) = (Vec::new(), Vec::new(), meta.format);
+        let (freed, values, format_min) = (Vec::new(), PlacedValues::default(), meta.format);
         let end = db.space.end();
         Self { db, base, trees, freed, values, end, user, format_min, shrinking: false, failed: false }
     }
@@ -90,7 +100,7 @@ impl<'d> WriteTxn<'d> {
                 id.0
             );
             let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, page_bytes);
-            self.values.push((id, bytes));
+            self.values.place(id, bytes);
             leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })
         };
         self.change(table, |tree, edit| btree::insert(tree, edit, key, &cell))
@@ -135,7 +145,7 @@ impl<'d> WriteTxn<'d> {
     }
 
     /// Has pages at or behind page `limit` written again, to lower places: those of a table from
-    /// key `start` on, at most `leaves_max` leaves. Returns the key to go on from, or none at the
+    /// key `start` on, as far as `most` reaches. Returns the key to go on from, or none at the
     /// table's end. Must come before other changes, and after [`WriteTxn::shrink`].
     ///
     /// # Errors
@@ -145,19 +155,32 @@ impl<'d> WriteTxn<'d> {
         table: Table,
         start: &[u8],
         limit: PageId,
-        leaves_max: usize,
+        most: &mut MovesMax,
     ) -> Result<Option<Vec<u8>>> {
         assert!(self.shrinking, "pages are moved down by a commit that takes any free pages");
         let base = self.base.clone();
         let mut cursor = base.cursor(table);
         cursor.seek(start)?;
-        for _ in 0..leaves_max {
+        while most.leaves > 0 {
             let Some(keys) = cursor.keys_behind(limit)? else { return Ok(None) };
-            for key in keys {
+            // Those before `start` are of a step before, which has found no lower place for them.
+            // One key is moved in any case: the way to it may still lie behind.
+            let moved_before =
+                keys.partition_point(|behind| behind.key < start).min(keys.len().saturating_sub(1));
+            for KeyBehind { key, value } in &keys[moved_before..] {
+                if most.bytes == 0 {
+                    return Ok(Some(key.to_vec()));
+                }
+                // No hole takes it: at the end it would only make the file longer.
+                if value.is_some_and(|value| !self.db.space.has_lower(value)) {
+                    continue;
+                }
                 let misplaced = || Error::corrupt("a key of the tree lies where it is not looked for");
                 let value = base.get(table, key)?.ok_or_else(misplaced)?;
                 self.put(table, key, value)?;
+                most.bytes = most.bytes.saturating_sub(value.len());
             }
+            most.leaves -= 1;
             if cursor.next_leaf()?.is_none() {
                 return Ok(None);
             }
@@ -169,6 +192,12 @@ impl<'d> WriteTxn<'d> {
     /// file's end.
     pub fn shrink(&mut self) {
         self.shrinking = true;
+    }
+
+    /// What lies at or behind page `limit` finds room before it that no reader holds.
+    #[must_use]
+    pub(crate) fn has_room_before(&self, limit: PageId) -> bool {
+        self.db.space.has_room_before(limit)
     }
 
     /// Pages that transaction `txn` or an earlier one has freed still wait for readers.
@@ -198,7 +227,7 @@ impl Drop for WriteTxn<'_> {
     fn drop(&mut self) {
         let page_bytes = u64::from(self.base.parts().meta.page_bytes);
         // In the order that undoes it, so that nothing of it is left to write.
-        for (start, bytes) in self.values.drain(..).rev() {
+        for (start, bytes) in self.values.take_in_order().rev() {
             self.db.space.give_back(Extent { start, pages: bytes.len() as u64 / page_bytes }, self.end);
         }
         self.db.space.cut_new(self.end);

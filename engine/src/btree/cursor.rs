@@ -4,6 +4,15 @@ use crate::Result;
 use crate::btree::read_ahead::ReadAhead;
 use crate::meta::TableRoot;
 use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
+use crate::space::Extent;
+
+/// A key that has to be written again so that the file can end before it.
+#[derive(Debug)]
+pub(crate) struct KeyBehind<'p> {
+    pub(crate) key: &'p [u8],
+    /// The place of its value, if that is a long one.
+    pub(crate) value: Option<Extent>,
+}
 
 /// The value of a key.
 ///
@@ -147,22 +156,23 @@ impl<'p> Cursor<'p> {
     ///
     /// # Errors
     /// When a page is damaged.
-    pub(crate) fn keys_behind(&self, limit: PageId) -> Result<Option<Vec<&'p [u8]>>> {
+    pub(crate) fn keys_behind(&self, limit: PageId) -> Result<Option<Vec<KeyBehind<'p>>>> {
         let Some((leaf, _)) = self.path.last() else { return Ok(None) };
         let way_is_behind = self.path.iter().any(|(page, _)| page.id() >= limit);
         let mut keys = Vec::new();
         for at in 0..leaf.len() {
             let cell =
                 leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
-            let value_is_behind = match cell.value {
-                StoredValue::Inline(_) => false,
+            let value = match cell.value {
+                StoredValue::Inline(_) => None,
                 StoredValue::Extent { at: extent, len } => {
-                    extent.id.0 + extent_pages(len, self.pages.page_bytes) > limit.0
+                    Some(Extent { start: extent.id, pages: extent_pages(len, self.pages.page_bytes) })
                 }
             };
+            let value_is_behind = value.is_some_and(|value| value.stop() > limit.0);
             // One key is enough to have the whole way written again.
             if value_is_behind || (way_is_behind && at == 0) {
-                keys.push(cell.key);
+                keys.push(KeyBehind { key: cell.key, value });
             }
         }
         Ok(Some(keys))

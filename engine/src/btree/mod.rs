@@ -7,11 +7,13 @@
 pub mod cursor;
 mod insert;
 mod pack;
+mod placed_values;
 mod read_ahead;
 mod remove;
 
 pub use insert::insert;
 pub use pack::pack;
+pub use placed_values::PlacedValues;
 pub use remove::remove;
 
 use crate::Result;
@@ -52,7 +54,7 @@ pub struct Edit<'t> {
     /// Pages that the state after does not hold any more.
     pub freed: &'t mut Vec<Extent>,
     /// Long values placed by this transaction, not yet written.
-    pub values: &'t mut Vec<(PageId, Vec<u8>)>,
+    pub values: &'t mut PlacedValues,
     /// Places of such values that were replaced or removed again: no reader has ever seen them.
     pub unplaced: &'t mut Vec<Extent>,
 }
@@ -79,14 +81,12 @@ impl Edit<'_> {
         let Some(leaf) = parse_leaf_cell(cell) else { return Err(self.malformed()) };
         if let StoredValue::Extent { at, len } = leaf.value {
             let extent = Extent { start: at.id, pages: extent_pages(len, self.base.page_bytes) };
-            match self.values.iter().rposition(|(id, _)| *id == at.id) {
-                Some(own)
-                    if self.values[own].1.len() as u64 != extent.pages * u64::from(self.base.page_bytes) =>
-                {
+            match self.values.len_at(at.id) {
+                Some(len) if len as u64 != extent.pages * u64::from(self.base.page_bytes) => {
                     return Err(self.base.damage(at.id, "is named by two values of different lengths"));
                 }
-                Some(own) => {
-                    self.values.remove(own); // the others stay in the order in which they were placed
+                Some(_) => {
+                    self.values.remove(at.id);
                     self.unplaced.push(extent);
                 }
                 None => self.freed.push(extent),

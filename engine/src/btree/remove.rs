@@ -111,6 +111,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::btree::PlacedValues;
     use crate::db::{Db, DbOptions};
     use crate::disk::SimDisk;
     use crate::page::Cells;
@@ -120,7 +121,7 @@ mod tests {
     fn join_branches(second: &[u8]) -> Result<bool> {
         let db = Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 256 })?;
         let snapshot = db.snapshot();
-        let (freed, values, unplaced) = (&mut Vec::new(), &mut Vec::new(), &mut Vec::new());
+        let (freed, values, unplaced) = (&mut Vec::new(), &mut PlacedValues::default(), &mut Vec::new());
         let mut edit = Edit { base: &snapshot.parts().pages, freed, values, unplaced };
         let leaf = || Box::new(TreeNode::leaf(Cells::default()));
         let (mut left, mut right) = (Box::new(TreeNode::branch()), Box::new(TreeNode::branch()));

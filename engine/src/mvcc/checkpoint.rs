@@ -212,6 +212,8 @@ impl Store {
             }
             Err(DiskFull { tables, long_keys, error }) => {
                 self.unsaved_long.merge(long_keys);
+                let base_txn = self.tree.txn();
+                self.defragmentation = self.defragmentation.take().and_then(|it| it.without_room(base_txn));
                 for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }

@@ -78,6 +78,20 @@ impl Extents {
         self.by_len.range((pages, 0)..).next().map(|(len, at)| Extent { start: PageId(*at), pages: *len })
     }
 
+    /// The lowest extent of at least so many pages. Asks for the lowest of each length that there is:
+    /// extents of very many lengths take very many pages.
+    pub(super) fn lowest_fit(&self, pages: u64) -> Option<Extent> {
+        if let Some(first) = self.first().filter(|first| first.pages >= pages) {
+            return Some(first);
+        }
+        let (mut lowest, mut len_min) = (None::<Extent>, pages);
+        while let Some(fit) = self.best_fit(len_min) {
+            lowest = Some(lowest.map_or(fit, |lowest| if fit.start < lowest.start { fit } else { lowest }));
+            len_min = fit.pages + 1;
+        }
+        lowest
+    }
+
     /// Adds pages, none of which may be in the set: false if one is, and nothing has changed then.
     #[must_use]
     pub(super) fn add(&mut self, extent: Extent) -> bool {
@@ -158,6 +172,9 @@ mod tests {
             assert_eq!(extents.best_fit(longest + 1), None);
             let fit = extents.iter().filter(|extent| extent.pages >= 3);
             assert_eq!(extents.best_fit(3), fit.min_by_key(|extent| (extent.pages, extent.start.0)));
+            for pages in [1, 3] {
+                assert_eq!(extents.lowest_fit(pages), extents.iter().find(|extent| extent.pages >= pages));
+            }
         }
     }
 }

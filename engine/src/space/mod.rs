@@ -71,10 +71,8 @@ impl Space {
     }
 
     /// Takes a row of pages: the lowest free one that is long enough, else new ones at the end.
-    /// Looks at every free extent below it.
     pub fn allocate_low(&mut self, pages: u64) -> PageId {
-        let lowest = self.free.iter().find(|extent| extent.pages >= pages);
-        match lowest {
+        match self.free.lowest_fit(pages) {
             Some(found) => self.take(Extent { start: found.start, pages }),
             None => self.allocate(pages),
         }
@@ -150,6 +148,22 @@ impl Space {
     #[must_use]
     pub fn waits_for_readers(&self, txn: u64) -> bool {
         self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
+    }
+
+    /// What lies here finds room in free pages before it.
+    #[must_use]
+    pub fn has_lower(&self, extent: Extent) -> bool {
+        self.free.lowest_fit(extent.pages).is_some_and(|found| found.start < extent.start)
+    }
+
+    /// What lies at or behind page `limit` finds room before it, in free pages that no reader holds.
+    /// Looks at every unused extent.
+    #[must_use]
+    pub fn has_room_before(&self, limit: PageId) -> bool {
+        let pages_behind = |extent: Extent| extent.stop().saturating_sub(extent.start.0.max(limit.0));
+        let unused_behind: u64 = self.unused().map(pages_behind).sum();
+        let free_before: u64 = self.free.iter().map(|extent| extent.pages - pages_behind(extent)).sum();
+        self.end.saturating_sub(limit.0) - unused_behind <= free_before
     }
 
     /// Takes free pages.
