@@ -110,7 +110,11 @@ pub struct Clients {
     watchers: Vec<Watcher>,
     open: BTreeMap<CallId, Open>,
     history: History,
+    /// The storm is over; leases are judged from then on.
     calm_since: Option<Micros>,
+    /// Elections may fail for so long when the storm is over: votes are split, or a member that was
+    /// cut off has a later term.
+    recovery: Micros,
     /// Of watchers, before it is calm.
     patience: u64,
     lease_slack: Micros,
@@ -142,6 +146,8 @@ impl Clients {
             open: BTreeMap::new(),
             history: History::default(),
             calm_since: None,
+            // A short one is part of the slack.
+            recovery: if pace == Pace::Sparse { 2 * election } else { 0 },
             patience,
             lease_slack: LEASE_SLACK + election,
         }
@@ -296,10 +302,11 @@ impl Clients {
     /// The storm is over: all go on calmly, stalled ones read again, and each goes on until it has
     /// been answered at least once more.
     pub fn calm(&mut self, door: &mut impl Door) {
-        self.calm_since = Some(door.now());
+        let calm_since = door.now() + self.recovery;
+        self.calm_since = Some(calm_since);
         let patience = self.patience;
         self.clients.iter_mut().for_each(|client| client.pause /= client.role.patience(patience));
-        self.shared.calms(door.now() + self.lease_slack);
+        self.shared.calms(calm_since + self.lease_slack);
         if patience == 1 {
             return;
         }
