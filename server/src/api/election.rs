@@ -139,6 +139,9 @@ impl Election {
         message: Bytes,
         replies: &Replies,
     ) -> Result<(), Status> {
+        let caller = self.0.context.caller_after_wait(credentials);
+        self.0.context.auth.limits.take(&caller, message.len())?;
+        drop(caller);
         let prefix = prefix(&decoded_in_stream(LeaderRequest::decode(message))?.name);
         while let Some(shown) = self.show_leader(credentials, &prefix, replies).await? {
             let ended = match &shown.leader {

@@ -124,7 +124,7 @@ impl Kv {
         let caller = self.context.caller_after_wait(credentials);
         self.context.check_read(&caller, &reading(&request), &view)?;
         if request.sort_target != SortTarget::Key as i32 {
-            return self.sorted_stream(&request, &view, replies).await;
+            return self.sorted_stream(&caller, &request, &view, replies).await;
         }
         let revision = view.revision();
         let mut view = Some(view);
@@ -146,6 +146,7 @@ impl Kv {
             drop(now);
             place = next.or(place);
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
+            self.context.auth.limits.replied(&caller, || chunk_bytes);
             let body = if is_finished { self.context.reply(revision, body) } else { body.into() };
             // Where there are only dead keys, there may be nothing to send yet.
             if is_finished || chunk_bytes > 0 {
@@ -164,6 +165,7 @@ impl Kv {
     /// Streams a range whose order is known only when all its keys have been seen.
     async fn sorted_stream(
         &self,
+        caller: &Caller,
         request: &RangeRequest,
         view: &View,
         replies: &Replies,
@@ -186,6 +188,7 @@ impl Kv {
             let is_finished = run.turn(keys_max).map_err(|error| self.context.counted(error))?;
             let body = run.take_body().finish();
             wanted = body.iter().map(Bytes::len).sum();
+            self.context.auth.limits.replied(caller, || wanted);
             let body = if is_finished { self.context.reply(view.revision(), body) } else { body.into() };
             if is_finished || wanted > 0 {
                 replies.put(stream_response(body));

@@ -145,6 +145,9 @@ macro_rules! unary {
                     Ok(caller) => caller,
                     // As with grpc-go, which decodes a message before anything is asked.
                     Err(refused) => {
+                        let caller = self.context.caller_after_wait(&metadata.caller);
+                        self.context.auth.limits.take(&caller, $message.len())?;
+                        drop(caller);
                         let parts_max = self.context.limits.txn_parts_max();
                         let malformed = Box::pin(method.malformed(&$message, parts_max)).await;
                         return Err(malformed.unwrap_or(refused).into());

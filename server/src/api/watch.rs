@@ -11,6 +11,7 @@ use revd_member::error::{AuthError, Error, Status};
 use revd_member::watch::{Content, Reply};
 use revd_member::wire::{put_field, put_number};
 use revd_proto::etcdserverpb::WatchRequest;
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::tags::watch_response;
 
 use crate::api::auth::identity::Need;
@@ -21,6 +22,9 @@ use crate::api::replies::Replies;
 use crate::edge::watchers::{Asked, EdgeWatchStream, WatchJudge, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
+
+/// The text of [`Error::TooManyRequests`], as the reason why a watcher is not made.
+const TOO_MANY_REQUESTS: &str = "etcdserver: too many requests";
 
 /// The next step of a stream.
 enum NextStep {
@@ -79,8 +83,11 @@ impl Watch {
                     if let Some(request) = request.request_union {
                         // A token may be new to this member; then it is not any more.
                         let caller = self.context.caller(Need::Judged, false, credentials).await?;
-                        self.context.auth.limits.take(&caller, bytes)?;
-                        stream.request(request);
+                        match (self.context.auth.limits.take(&caller, bytes), &request) {
+                            // The other watchers of the stream go on.
+                            (Err(_), RequestUnion::CreateRequest(_)) => stream.refuse(TOO_MANY_REQUESTS),
+                            _ => stream.request(request),
+                        }
                         if credentials.is_some() {
                             done += limits::WATCH_TURNS_OF_TOKEN; // looked up, perhaps verified
                         }

@@ -276,6 +276,11 @@ impl EdgeWatchStream {
         });
     }
 
+    /// Answers a request for a watcher with this reason not to make it.
+    pub fn refuse(&self, reason: &'static str) {
+        self.watchers.with_hub(|hub, view| hub.refuse(self.id, reason, view));
+    }
+
     /// Whether a watcher may be made. An empty key stands for the smallest one. A bad start is
     /// refused as such, whoever asks.
     fn judge(&self, create: &WatchCreateRequest, view: &View) -> Result<(), &'static str> {

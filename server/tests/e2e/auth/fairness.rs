@@ -4,11 +4,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_proto::etcdserverpb::RangeRequest;
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest};
+use revd_proto::v3electionpb::LeaderRequest;
 use tonic::Code;
 
 use super::bugs::{must, set_up};
-use super::call;
+use super::{call, watchers};
 use crate::harness::with_server;
 
 /// Ann has ten calls a second, root has no limit.
@@ -40,5 +42,46 @@ fn a_user_beyond_its_limit_is_refused_and_others_are_not() {
         let most = 11 + 10 * u32::try_from(began.elapsed().as_secs() + 1).unwrap();
         assert!(100 - refused <= most, "{refused} were refused, in {:?}", began.elapsed());
         assert!(refused < 95, "{refused}");
+    });
+}
+
+/// Streams, calls that are refused, and watchers count as other calls do; a watcher that is not made
+/// leaves the others of its stream alone.
+#[test]
+fn no_call_passes_a_limit_by() {
+    let flags = ["--unsafe-no-fsync", "--bcrypt-cost=4", "--limit-user=ann=20/s,100/s"];
+    with_server(&flags, async |_, client| {
+        let (root, ann) = set_up(client).await;
+        let long =
+            PutRequest { key: "b2".into(), value: vec![b'v'; 100_000].into(), ..PutRequest::default() };
+        must(client, "/etcdserverpb.KV/Put", &long, Some(&root)).await;
+        let create = |key: &str| WatchCreateRequest { key: key.to_owned().into(), ..Default::default() };
+        let mut watch = watchers::open(client, &create("b"), Some(&ann)).await.expect("ann may watch it");
+
+        // Its reply takes the bytes of a quarter of an hour.
+        let get = RangeRequest { key: "b2".into(), ..RangeRequest::default() }.encode_to_vec();
+        call(client, "/etcdserverpb.KV/RangeStream", get.into(), Some(&ann)).await.unwrap();
+        let denied = PutRequest { key: "x".into(), ..PutRequest::default() }.encode_to_vec();
+        let observed = LeaderRequest { name: "b".into() }.encode_to_vec();
+        let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
+        for (path, message) in [
+            ("/etcdserverpb.KV/Range", get.clone()),
+            ("/etcdserverpb.KV/RangeStream", get),
+            ("/etcdserverpb.KV/Put", denied),
+            ("/etcdserverpb.Auth/UserList", Vec::new()),
+            ("/v3electionpb.Election/Observe", observed),
+        ] {
+            let status = call(client, path, message.into(), Some(&ann)).await.unwrap_err();
+            assert_eq!(status.message(), "etcdserver: too many requests", "{path}");
+        }
+        let another = RequestUnion::CreateRequest(create("b1"));
+        watch.requests.send(WatchRequest { request_union: Some(another) }).unwrap();
+        let refused = watch.replies.message().await.unwrap().unwrap();
+        assert!(refused.canceled, "{refused:?}");
+        assert_eq!(refused.cancel_reason, "etcdserver: too many requests");
+        let put = PutRequest { key: "b".into(), ..PutRequest::default() };
+        must(client, "/etcdserverpb.KV/Put", &put, Some(&root)).await;
+        let told = watch.replies.message().await.unwrap().unwrap();
+        assert_eq!((told.events.len(), told.canceled), (1, false), "{told:?}");
     });
 }

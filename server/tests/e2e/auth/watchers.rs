@@ -22,8 +22,8 @@ const WAITS_MAX: u32 = 300;
 
 /// A watch with one watcher.
 pub(super) struct Watch {
-    requests: UnboundedSender<WatchRequest>,
-    replies: Streaming<WatchResponse>,
+    pub(super) requests: UnboundedSender<WatchRequest>,
+    pub(super) replies: Streaming<WatchResponse>,
     told: Vec<Event>,
     /// The reason of its end.
     ended: Option<String>,
