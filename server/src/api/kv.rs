@@ -87,6 +87,7 @@ impl Kv {
         let request = decoded(PutRequest::decode(message.clone()))?;
         self.context.check_quota(gates::put_cost(&request)).await?;
         validate::put(&request)?;
+        self.context.check_size(caller, &message)?;
         self.context.check_now(caller, &Wants::Put(&request)).await?;
         self.context.propose_growth(caller, Kind::Put, message, replies).await
     }

@@ -33,6 +33,7 @@ impl Kv {
     ) -> Result<Message, Error> {
         let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
         validate::delete_range(&request)?;
+        self.context.check_size(caller, &message)?;
         self.context.check_now(caller, &Wants::Delete(&request)).await?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
             self.check_reads(&self.context.views.load(), &[what], replies).await?;
@@ -60,6 +61,7 @@ impl Kv {
         if txn::is_read_only(&request) {
             return Box::pin(self.read_only_txn((caller, credentials), &request, replies)).await;
         }
+        self.context.check_size(caller, &message)?;
         self.context.check_now(caller, &Wants::Txn(&request)).await?;
         if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&request, replies)).await?;

@@ -11,7 +11,8 @@ use revd_proto::etcdserverpb::{
     AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
     AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest, AuthenticateRequest, AuthenticateResponse,
     CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-    PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
+    request_op,
 };
 use revd_proto::v3electionpb::{LeaderKey, LeaderRequest, ResignRequest};
 use revd_proto::v3lockpb::{LockRequest, UnlockRequest};
@@ -196,6 +197,40 @@ pub(crate) async fn watch(
     }
     let mut stream = client.watch.clone().watch(request).await.unwrap().into_inner();
     (stream.message().await.unwrap().unwrap(), stream)
+}
+
+/// A token is judged first, then the size of a proposal, then rights.
+#[test]
+fn a_proposal_is_too_large_before_it_is_forbidden() {
+    with_etcd_beside(&FLAGS, async |revd, etcd| {
+        let mut seen = Vec::new();
+        for server in [&*revd, etcd] {
+            let client = server.client().await;
+            let (_, ann) = set_up(&client).await;
+            let put =
+                PutRequest { key: "x".into(), value: vec![b'v'; 1_800_000].into(), ..PutRequest::default() };
+            let delete =
+                DeleteRangeRequest { key: vec![b'x'; 1_800_000].into(), ..DeleteRangeRequest::default() };
+            let op = RequestOp { request: Some(request_op::Request::RequestPut(put.clone())) };
+            let txn = TxnRequest { success: vec![op], ..TxnRequest::default() };
+            let mut told_here = Vec::new();
+            for token in [None, Some("garbage"), Some(&*ann)] {
+                for (path, message) in [
+                    ("/etcdserverpb.KV/Put", put.encode_to_vec()),
+                    ("/etcdserverpb.KV/DeleteRange", delete.encode_to_vec()),
+                    ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+                ] {
+                    told_here.push((
+                        path,
+                        token.is_some(),
+                        told(call(&client, path, message.into(), token).await),
+                    ));
+                }
+            }
+            seen.push(told_here);
+        }
+        assert_eq!(seen[0], seen[1]);
+    });
 }
 
 /// GHSA-xg4h-6gfc-h4m8, row 83: a watch of everything from a key on was taken for one of the key.
