@@ -194,7 +194,7 @@ impl<'d> WriteTxn<'d> {
         self.shrinking = true;
     }
 
-    /// What lies at or behind page `limit` finds room before it that no reader holds.
+    /// All content at or behind page `limit` finds room before it, in free pages of no reader.
     #[must_use]
     pub(crate) fn has_room_before(&self, limit: PageId) -> bool {
         self.db.space.has_room_before(limit)

@@ -3,6 +3,7 @@
 
 use revd_engine::random::Random;
 
+use crate::clients::Waits;
 use crate::disk::DiskFaults;
 use crate::outside::Part;
 use crate::time::{MILLISECOND, Micros, SECOND};
@@ -18,21 +19,15 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Clients and watchers wait so many times as long between what they do.
+    /// How long clients, watchers and the probe wait in a cluster in which an election takes so
+    /// long. With a pause of 2 ms to begin with, one sparse client made half of all entries of its run.
     #[must_use]
-    pub(crate) fn patience(self) -> u64 {
+    pub(crate) fn waits(self, election: Micros) -> Waits {
         match self {
-            Self::Dense => 1,
-            Self::Sparse => 160,
-        }
-    }
-
-    /// The shortest mean pause that is drawn, before [`Self::patience`]: with one of 2 ms a sparse
-    /// client made half of all entries of its run.
-    pub(crate) fn pause_min(self) -> Micros {
-        match self {
-            Self::Dense => 0,
-            Self::Sparse => 40 * MILLISECOND,
+            Self::Dense => Waits { patience: 1, pause_min: 0, election, recovery: 0 }, // it is in the slack
+            Self::Sparse => {
+                Waits { patience: 160, pause_min: 40 * MILLISECOND, election, recovery: 2 * election }
+            }
         }
     }
 

@@ -71,10 +71,11 @@ impl World {
         };
         let cluster = Cluster::new(Random::new(random.number()), members, habits, links);
         let election = election_time(habits.tick);
-        let clients = Clients::new(Random::new(random.number()), pace, election);
+        let waits = pace.waits(election);
+        let clients = Clients::new(Random::new(random.number()), waits);
         let probe = Probe::new(Random::new(random.number()));
         let probe_pause = [3, 10, 40][usize::try_from(random.below(3)).expect("one of three")] * MILLISECOND;
-        let probe_pause = probe_pause.max(pace.pause_min()) * pace.patience();
+        let probe_pause = probe_pause.max(waits.pause_min) * waits.patience;
         let mut world = Self {
             cluster,
             clients,

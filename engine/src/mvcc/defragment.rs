@@ -4,8 +4,8 @@
 //! place where the file could end move to free pages before it. When all tables are through, a few
 //! commits cut off what has become free at the end. Pages that readers of older states still hold
 //! are waited for, before and after, for a while: a reader whose core stands still must not undo
-//! the whole. Where they stay and hold the room, nothing moves. Writers and readers go on all the time; a step costs what an ordinary checkpoint of
-//! that size costs.
+//! the whole. Where they stay and hold the room, nothing moves. Writers and readers go on all the
+//! time; a step costs what an ordinary checkpoint of that size costs.
 
 use crate::Result;
 use crate::db::Db;

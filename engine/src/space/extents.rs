@@ -78,8 +78,8 @@ impl Extents {
         self.by_len.range((pages, 0)..).next().map(|(len, at)| Extent { start: PageId(*at), pages: *len })
     }
 
-    /// The lowest extent of at least so many pages. Asks for the lowest of each length that there is:
-    /// extents of very many lengths take very many pages.
+    /// The lowest extent of at least so many pages. Asks for the lowest of each length that there
+    /// is: extents of very many lengths take very many pages.
     pub(super) fn lowest_fit(&self, pages: u64) -> Option<Extent> {
         if let Some(first) = self.first().filter(|first| first.pages >= pages) {
             return Some(first);

@@ -150,13 +150,13 @@ impl Space {
         self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
     }
 
-    /// What lies here finds room in free pages before it.
+    /// The content of these pages finds room in free pages before them.
     #[must_use]
     pub fn has_lower(&self, extent: Extent) -> bool {
         self.free.lowest_fit(extent.pages).is_some_and(|found| found.start < extent.start)
     }
 
-    /// What lies at or behind page `limit` finds room before it, in free pages that no reader holds.
+    /// All content at or behind page `limit` finds room before it, in free pages of no reader.
     /// Looks at every unused extent.
     #[must_use]
     pub fn has_room_before(&self, limit: PageId) -> bool {

@@ -26,7 +26,6 @@ use revd_engine::random::Random;
 use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
-use crate::faults::Pace;
 use crate::time::{MILLISECOND, Micros, SECOND};
 use next::Next;
 use roles::{Role, hasty};
@@ -101,6 +100,20 @@ pub struct Clocks {
     pub has_rotted: bool,
 }
 
+/// How long the clients of a run wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Waits {
+    /// So many times as long as is drawn.
+    pub patience: u64,
+    /// The shortest mean pause that is drawn.
+    pub pause_min: Micros,
+    /// An election takes so long.
+    pub election: Micros,
+    /// Elections may fail for so long when the storm is over: votes are split, or a member that was
+    /// cut off has a later term.
+    pub recovery: Micros,
+}
+
 /// All clients of a run.
 #[derive(Debug)]
 pub struct Clients {
@@ -112,24 +125,19 @@ pub struct Clients {
     history: History,
     /// The storm is over; leases are judged from then on.
     calm_since: Option<Micros>,
-    /// Elections may fail for so long when the storm is over: votes are split, or a member that was
-    /// cut off has a later term.
-    recovery: Micros,
-    /// Of watchers, before it is calm.
-    patience: u64,
+    waits: Waits,
     lease_slack: Micros,
 }
 
 impl Clients {
-    /// The seed draws how many there are and what they do. An election takes so long.
+    /// The seed draws how many there are and what they do.
     #[must_use]
-    pub fn new(mut random: Random, pace: Pace, election: Micros) -> Self {
-        let patience = pace.patience();
+    pub fn new(mut random: Random, waits: Waits) -> Self {
         let shared = Shared::draw(&mut random);
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
             let drawn = random.pick(&[2, 10, 40, 100]) * MILLISECOND;
-            let pause = drawn.max(pace.pause_min()) * role.patience(patience);
+            let pause = drawn.max(waits.pause_min) * role.patience(waits.patience);
             clients.push(Client { role, member: 0, pause, acts_at: None, is_served: false, rests: false });
         };
         for kind in 0..Role::KINDS {
@@ -146,10 +154,8 @@ impl Clients {
             open: BTreeMap::new(),
             history: History::default(),
             calm_since: None,
-            // A short one is part of the slack.
-            recovery: if pace == Pace::Sparse { 2 * election } else { 0 },
-            patience,
-            lease_slack: LEASE_SLACK + election,
+            waits,
+            lease_slack: LEASE_SLACK + waits.election,
         }
     }
 
@@ -180,7 +186,7 @@ impl Clients {
         } else {
             let watcher = client - self.clients.len();
             let newest = self.calm_since.map(|_| self.shared.answered);
-            let patience = newest.map_or(hasty(self.patience), |_| 1);
+            let patience = newest.map_or(hasty(self.waits.patience), |_| 1);
             let (history, random) = (&mut self.history, &mut self.random);
             let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
             self.wake_later(client, after * patience, door);
@@ -302,9 +308,9 @@ impl Clients {
     /// The storm is over: all go on calmly, stalled ones read again, and each goes on until it has
     /// been answered at least once more.
     pub fn calm(&mut self, door: &mut impl Door) {
-        let calm_since = door.now() + self.recovery;
+        let calm_since = door.now() + self.waits.recovery;
         self.calm_since = Some(calm_since);
-        let patience = self.patience;
+        let patience = self.waits.patience;
         self.clients.iter_mut().for_each(|client| client.pause /= client.role.patience(patience));
         self.shared.calms(calm_since + self.lease_slack);
         if patience == 1 {

@@ -45,8 +45,8 @@ fn a_user_beyond_its_limit_is_refused_and_others_are_not() {
     });
 }
 
-/// Streams, calls that are refused, and watchers count as other calls do; a watcher that is not made
-/// leaves the others of its stream alone.
+/// Streams, calls that are refused, and watchers count as other calls do; a watcher that is not
+/// made leaves the others of its stream alone.
 #[test]
 fn no_call_passes_a_limit_by() {
     let flags = ["--unsafe-no-fsync", "--bcrypt-cost=4", "--limit-user=ann=20/s,100/s"];
