@@ -20,7 +20,7 @@ pub enum Pace {
 
 impl Pace {
     /// How long clients, watchers and the probe wait in a cluster in which an election takes so
-    /// long. With a pause of 2 ms to begin with, one sparse client made half of all entries of its run.
+    /// long. With a pause of 2 ms, one sparse client made half of all entries of its run.
     #[must_use]
     pub(crate) fn waits(self, election: Micros) -> Waits {
         match self {
