@@ -30,6 +30,7 @@ use revd_engine::mvcc::{Store, View};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::cluster::Identity;
+use revd_member::error::Error;
 use revd_member::limits::PEER_FRAME_BYTES_MAX;
 use revd_member::peer::hello::{Answer, HELLO_BYTES_MAX, Hello, PROTOCOL, Purpose, Refusal, missing};
 use revd_member::peer::{Peer, PeerMessage, codec, frame};
@@ -222,7 +223,7 @@ fn url(address: SocketAddr) -> String {
 
 /// A message whose loss is told.
 fn word(number: u64) -> PeerMessage {
-    PeerMessage::LeaseAnswer { id: CommandId(number), outcome: outcome(0) }
+    PeerMessage::Refused { ids: vec![CommandId(number)], why: Error::LeaseNotFound }
 }
 
 /// With so many bytes.
