@@ -135,9 +135,7 @@ pub(crate) fn check(history: &History, truth: &Truth, known: &Known, rules: &Rul
     }
     wrong.extend(attached_again(&leases, truth));
     wrong.extend(history.calls.iter().filter_map(|call| too_old(call, &leases, rules)));
-    if let Some(calm) = rules.calm_since {
-        wrong.extend(grown(history, &leases, calm, rules));
-    }
+    wrong.extend(grown(&times(history, rules), &leases, rules));
     wrong.into_iter().map(|text| Fault::new(Check::Leases, text)).collect()
 }
 
@@ -231,29 +229,45 @@ pub(crate) fn named(request: &Request) -> Vec<i64> {
     }
 }
 
+/// An answer in a calm time, and when that began, of how long a lease has left.
+type TimeLeft<'h> = (&'h Call, Time, &'h LeaseTimeToLiveResponse);
+
+/// What was answered in calm times about how long leases have left, by lease and in the order of
+/// the calls. In the others a new leader may have lengthened them.
+fn times<'h>(history: &'h History, rules: &Rules) -> BTreeMap<i64, Vec<TimeLeft<'h>>> {
+    let mut answers: BTreeMap<i64, Vec<TimeLeft<'_>>> = BTreeMap::new();
+    for call in &history.calls {
+        if let Some(Response::LeaseTimeToLive(response)) = call.answer()
+            && let Some(calm) = rules.calm_at(call.began)
+        {
+            answers.entry(response.id).or_default().push((call, calm, response));
+        }
+    }
+    answers.values_mut().for_each(|answers| answers.sort_by_key(|(call, ..)| call.began));
+    answers
+}
+
 /// Remaining times that grow while the lease is left alone, or exceed what was granted. A leader
 /// that is new counts from the granted time, or a checkpoint, and adds an extension: it is another
 /// if the term is.
-fn grown(history: &History, leases: &BTreeMap<i64, Lease>, calm: Time, rules: &Rules) -> Vec<String> {
-    let mut answers: BTreeMap<i64, Vec<(&Call, &LeaseTimeToLiveResponse)>> = BTreeMap::new();
-    for call in history.calls.iter().filter(|call| call.began >= calm) {
-        if let Some(Response::LeaseTimeToLive(response)) = call.answer() {
-            answers.entry(response.id).or_default().push((call, response));
-        }
-    }
+fn grown(
+    times: &BTreeMap<i64, Vec<TimeLeft<'_>>>,
+    leases: &BTreeMap<i64, Lease>,
+    rules: &Rules,
+) -> Vec<String> {
     let term = |response: &LeaseTimeToLiveResponse| response.header.as_ref().map(|header| header.raft_term);
     let mut wrong = Vec::new();
-    for (id, mut answers) in answers {
-        answers.sort_by_key(|(call, _)| call.began);
-        let Some(lease) = leases.get(&id) else { continue };
+    for (id, answers) in times {
+        let Some(lease) = leases.get(id) else { continue };
         let exceeds = |response: &LeaseTimeToLiveResponse| {
             seconds(response.ttl) > seconds(response.granted_ttl) + rules.lease_slack
         };
-        let longer = answers.iter().filter(|(_, response)| exceeds(response));
-        wrong.extend(longer.map(|(call, _)| format!("more time is left than was granted: {call:?}")));
+        let longer = answers.iter().filter(|(.., response)| exceeds(response));
+        wrong.extend(longer.map(|(call, ..)| format!("more time is left than was granted: {call:?}")));
         for pair in answers.windows(2) {
-            let [(one, before), (other, after)] = pair else { continue };
-            let is_one_leader = one.returned < other.began && term(before) == term(after);
+            let [(one, calm, before), (other, other_calm, after)] = pair else { continue };
+            let is_one_leader =
+                one.returned < other.began && calm == other_calm && term(before) == term(after);
             let is_alone = is_one_leader && lease.was_left_alone(one.began, other.returned);
             if is_alone && after.ttl > before.ttl {
                 wrong.push(format!("lease {id} has more time left without a keepalive: {one:?}, {other:?}"));
@@ -278,9 +292,25 @@ fn attached_again(leases: &BTreeMap<i64, Lease>, truth: &Truth) -> Vec<String> {
     late.map(|kv| format!("lease {} ended at revision {}, then {kv:?}", kv.lease, ended[&kv.lease])).collect()
 }
 
+/// How much of leases was judged.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct LeasesJudged {
+    /// Leases that ended by themselves, and whose keys a read then asked for in a calm time: each
+    /// could have failed.
+    pub ended: usize,
+    /// Answers in calm times that said how long a lease has left.
+    pub times: usize,
+}
+
+/// What [`check`] has judged.
+pub(crate) fn judged(history: &History, truth: &Truth, rules: &Rules) -> LeasesJudged {
+    let times = times(history, rules).values().map(Vec::len).sum();
+    LeasesJudged { ended: looked_for(history, truth, rules), times }
+}
+
 /// Leases that ended by themselves with a key that a read behind their end, in a calm time, asked
 /// for: had one of them not ended, the read would have shown it.
-pub(crate) fn looked_for(history: &History, truth: &Truth, rules: &Rules) -> usize {
+fn looked_for(history: &History, truth: &Truth, rules: &Rules) -> usize {
     let leases = leases(history);
     let reads: Vec<(Time, Time, &RangeRequest)> = history
         .calls

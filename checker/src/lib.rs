@@ -51,7 +51,7 @@ pub use file::{read, write};
 pub use hash_kv::hash_kv;
 pub use history::{Call, History, Hold, Outcome, Request, Response, StateAt, Time, Watch};
 pub use known::Known;
-pub use leases::{Lease, leases};
+pub use leases::{Lease, LeasesJudged, leases};
 pub use lists::{PREFIX as LISTS, elements};
 pub use model::{Attempt, Model, Version};
 pub use range::is_in_range;
@@ -70,9 +70,8 @@ pub struct Report {
     pub registers: usize,
     /// Events that watchers were told of.
     pub events: usize,
-    /// Leases that ended by themselves, and whose keys a read then asked for in a calm time: each
-    /// could have failed.
-    pub leases_ended: usize,
+    /// How much of leases was judged.
+    pub leases: LeasesJudged,
 }
 
 /// Holds a history against everything that etcd promises.
@@ -88,18 +87,18 @@ pub fn check(history: &History, rules: &Rules) -> Report {
     faults.extend(locks::check(history, rules));
     faults.extend(members::check(history));
     faults.extend(errors::check(history, rules));
-    let (mut events, mut leases_ended) = (0, 0);
+    let (mut events, mut judged) = (0, LeasesJudged::default());
     // The others would find what follows from a replay that came to no end.
     if truth.is_whole {
         faults.extend(reads::check(history, &truth, &known, rules));
         faults.extend(leases::check(history, &truth, &known, rules));
-        leases_ended = leases::looked_for(history, &truth, rules);
+        judged = leases::judged(history, &truth, rules);
         faults.extend(hash_kv::check(history, &truth));
         let (found, told) = watches(history, &truth);
         faults.extend(found);
         events = told;
     }
-    Report { truth, faults, registers, events, leases_ended }
+    Report { truth, faults, registers, events, leases: judged }
 }
 
 /// Every watcher's transcript; also how many events they were told of.

@@ -16,7 +16,7 @@ use world::{SECOND, World, found_in, last, rules};
 /// The time that is left of a lease, said twice.
 #[test]
 fn a_remaining_time_that_grows_by_itself_is_found() {
-    let found = |first: i64, second: i64, is_kept_alive: bool| {
+    let found_by = |rules: &Rules, first: i64, second: i64, is_kept_alive: bool| {
         let mut world = World::new(6);
         world.call(Request::LeaseGrant(LeaseGrantRequest { id: 9, ttl: 5 }));
         for left in [first, second] {
@@ -31,13 +31,20 @@ fn a_remaining_time_that_grows_by_itself_is_found() {
             }
         }
         world.watched();
-        found_in(&world.history)
+        let report = check(&world.history, rules);
+        (report.faults.iter().map(|fault| fault.check).collect(), report.leases.times)
+    };
+    let found = |first, second, is_kept_alive| -> BTreeSet<Check> {
+        found_by(&rules(), first, second, is_kept_alive).0
     };
     let leases = BTreeSet::from([Check::Leases]);
     assert_eq!(found(4, 4, false), BTreeSet::new());
     assert_eq!(found(4, 5, true), BTreeSet::new());
     assert_eq!(found(4, 5, false), leases, "it grows");
     assert_eq!(found(9, 8, false), leases, "it exceeds what was granted and the slack");
+    let calm = |calm: &[(Time, Time)]| Rules { calm_since: None, calm: calm.to_vec(), ..rules() };
+    assert_eq!(found_by(&calm(&[(0, 90 * SECOND)]), 4, 5, false), (leases, 2));
+    assert_eq!(found_by(&calm(&[]), 4, 5, false), (BTreeSet::new(), 0), "a leader may be new");
 }
 
 /// A put is told that its lease is not there, and a lock is held by two: some jumps of a clock
@@ -170,7 +177,7 @@ fn leases_that_are_looked_for_behind_their_end_are_counted() {
         world.watched();
         let report = check(&world.history, &Rules { calm_since: None, calm: vec![(0, to)], ..rules() });
         assert_eq!(report.faults, []);
-        report.leases_ended
+        report.leases.ended
     };
     assert_eq!(ended(90 * SECOND, false), 1);
     assert_eq!(ended(50 * SECOND, false), 0, "nobody looked for it in a calm time");

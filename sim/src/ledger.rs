@@ -34,6 +34,8 @@ pub struct Ledger {
     pub calm: Micros,
     /// Leases that ended by themselves, and whose keys a read then asked for in a calm time.
     pub leases_ended: u64,
+    /// Answers in calm times that said how long a lease has left.
+    pub lease_times: u64,
     /// Seeds that have failed.
     pub failed: BTreeSet<u64>,
 }
@@ -60,6 +62,7 @@ impl Ledger {
             fewest_faults: number("at least "),
             calm: number("calm: ").unwrap_or(0) * SECOND,
             leases_ended: number("leases judged at their end: ").unwrap_or(0),
+            lease_times: number("their times: ").unwrap_or(0),
             ..Self::default()
         };
         for kind in FaultKind::ALL {
@@ -85,6 +88,7 @@ impl Ledger {
         self.events += other.events;
         self.calm += other.calm;
         self.leases_ended += other.leases_ended;
+        self.lease_times += other.lease_times;
         let faults = [(&mut self.drawn, &other.drawn), (&mut self.faults, &other.faults)];
         for (own, others) in faults {
             for (kind, count) in others {
@@ -119,7 +123,8 @@ impl fmt::Display for Ledger {
         writeln!(out, "seeds: {}", self.seeds)?;
         writeln!(out, "simulated: {} s ({hours} h)", self.simulated / SECOND)?;
         writeln!(out, "events: {}", self.events)?;
-        writeln!(out, "calm: {} s, leases judged at their end: {}", self.calm / SECOND, self.leases_ended)?;
+        write!(out, "calm: {} s, leases judged at their end: {}", self.calm / SECOND, self.leases_ended)?;
+        writeln!(out, ", answers about their times: {}", self.lease_times)?;
         writeln!(out, "leaders elected: {}, entries committed: {}", self.elections, self.entries)?;
         writeln!(out, "probe: {} puts, {} reads", self.probes.0, self.probes.1)?;
         write!(out, "faults: {drawn} drawn, {happened} happened")?;
@@ -178,7 +183,7 @@ mod tests {
     fn a_book_goes_on_where_it_ended() {
         let mut run = Ledger { seeds: 3, simulated: 7 * SECOND, events: 12, ..Ledger::default() };
         (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), Some(21));
-        (run.calm, run.leases_ended) = (8 * SECOND, 2);
+        (run.calm, run.leases_ended, run.lease_times) = (8 * SECOND, 2, 3);
         run.drawn.insert(FaultKind::Kill, 9);
         run.faults.insert(FaultKind::Kill, 8);
         run.marks.reach(Mark::Elected);

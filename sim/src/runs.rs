@@ -7,6 +7,8 @@ use std::sync::Mutex;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use revd_checker::LeasesJudged;
+
 use crate::faults::{Fault, Pace, storm};
 pub use crate::ledger::Ledger;
 use crate::world::World;
@@ -77,11 +79,13 @@ fn run_world(mut world: World, (seed, pace): (u64, Pace), faults: Vec<Fault>) ->
             world.judge()
         } else {
             drop(world);
-            0
+            LeasesJudged::default()
         }
     }));
     let panic = match ran.and(judged) {
-        Ok(leases_ended) => return Ok(Ledger { leases_ended, ..ledger }),
+        Ok(LeasesJudged { ended, times }) => {
+            return Ok(Ledger { leases_ended: ended as u64, lease_times: times as u64, ..ledger });
+        }
         Err(panic) => panic,
     };
     let why = panic.downcast_ref::<String>().cloned();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use revd_checker::Jump;
+use revd_checker::{Jump, LeasesJudged};
 use revd_engine::random::Random;
 use revd_member::limits::CHECKPOINT_PUT_OFFS_MAX;
 use revd_proto::etcdserverpb::CompactionRequest;
@@ -243,17 +243,17 @@ impl World {
             entries: truth.committed_index(),
             probes: self.probe_counts(),
             calm: self.calm.sum(),
-            leases_ended: 0, // known when the history is judged
+            leases_ended: 0, // this one and the next are known when the history is judged
+            lease_times: 0,
             failed: BTreeSet::new(),
         }
     }
 
-    /// Judges the history of the clients. Says how many leases could have been found beyond their
-    /// end.
+    /// Judges the history of the clients. Says how much of leases was judged.
     ///
     /// # Panics
     /// When a check fails.
-    pub fn judge(self) -> u64 {
+    pub fn judge(self) -> LeasesJudged {
         let (now, has_rotted) = (self.now(), self.faults.contains_key(&FaultKind::Rot));
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
         let calm = self.calm.into_times();

@@ -21,7 +21,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 
-use revd_checker::{Call, History, Jump, Outcome, Request, Response, Rules, check};
+use revd_checker::{Call, History, Jump, LeasesJudged, Outcome, Request, Response, Rules, check};
 use revd_engine::random::Random;
 use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
@@ -434,19 +434,18 @@ impl Clients {
         self.history
     }
 
-    /// Judges the whole history, with the calls of the probe. Says how many leases could have been
-    /// found beyond their end.
+    /// Judges the whole history, with the calls of the probe. Says how much of leases was judged.
     ///
     /// # Panics
     /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
     /// for the history, to be looked at and checked again.
-    pub fn judge(self, probed: Vec<Call>, now: Micros, clocks: Clocks) -> u64 {
+    pub fn judge(self, probed: Vec<Call>, now: Micros, clocks: Clocks) -> LeasesJudged {
         let rules = self.rules(clocks);
         let mut history = self.into_history(now);
         history.calls.extend(probed);
         let report = check(&history, &rules);
         if report.faults.is_empty() {
-            return report.leases_ended as u64;
+            return report.leases;
         }
         if let Some(path) = std::env::var_os("REVD_SIM_KEEP") {
             std::fs::write(path, revd_checker::write(&history, &rules)).expect("the file can be written");
