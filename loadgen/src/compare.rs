@@ -366,7 +366,9 @@ mod tests {
                 events: None,
                 cost: None,
                 generator: GeneratorCost::default(),
-                server_seconds: Vec::new(),
+                samples: Vec::new(),
+                disk_probe: Vec::new(),
+                compactions: Vec::new(),
             }
         });
         RunResult::of_rounds(rounds.collect())

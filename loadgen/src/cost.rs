@@ -2,11 +2,21 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::wire::client::addresses;
+
+/// Where the cost of servers is seen.
+#[derive(Debug, Clone, Default)]
+pub struct CostSource {
+    /// Their processes; none if they are not known.
+    pub pids: Vec<u32>,
+    /// The folder with all their data, if loadgen has made it.
+    pub data_folder: Option<PathBuf>,
+}
 
 /// CPU, memory and disk of processes so far.
 #[derive(Debug, Clone, Copy, Default)]

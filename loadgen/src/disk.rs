@@ -1,9 +1,9 @@
-//! Waiting for the disk: what one measurement has removed must not slow the next one down.
+//! The disk: the room that files take, and waiting until it is at rest.
 //!
 //! Removing gigabytes makes the file system discard blocks, and a write that must be durable waits
-//! behind that for seconds.
+//! behind that for seconds: one measurement must not slow the next one down so.
 
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,6 +27,33 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 pub fn is_memory(folder: &Path) -> anyhow::Result<bool> {
     let kind = rustix::fs::statfs(folder)?.f_type;
     Ok(u64::try_from(kind).is_ok_and(|kind| IN_MEMORY.contains(&kind)))
+}
+
+/// The room that files take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskRoom {
+    /// Bytes that are allocated for all of them, and for their folders.
+    pub allocated: u64,
+    /// Bytes in the longest one: of revd the tree file, of etcd the database, once there is much.
+    pub longest_file: u64,
+}
+
+impl DiskRoom {
+    /// Of everything below a folder. Files that go meanwhile count as if they had never been there.
+    #[must_use]
+    pub fn below(path: &Path) -> Self {
+        let Ok(data) = std::fs::symlink_metadata(path) else { return Self::default() };
+        let longest_file = if data.is_file() { data.len() } else { 0 };
+        let mut room = Self { allocated: data.blocks() * 512, longest_file };
+        if data.is_dir() {
+            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+                let inside = Self::below(&entry.path());
+                room.allocated += inside.allocated;
+                room.longest_file = room.longest_file.max(inside.longest_file);
+            }
+        }
+        room
+    }
 }
 
 /// How waiting ended.
@@ -79,6 +106,17 @@ mod tests {
         if mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
             assert!(is_memory(Path::new("/dev/shm")).unwrap());
         }
+    }
+
+    #[test]
+    fn room_is_that_of_all_files_and_of_the_longest() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("inside")).unwrap();
+        std::fs::write(folder.path().join("short"), [1; 5_000]).unwrap();
+        std::fs::write(folder.path().join("inside/long"), [1; 50_000]).unwrap();
+        let room = DiskRoom::below(folder.path());
+        assert!(room.longest_file == 50_000 && room.allocated >= 55_000, "{room:?}");
+        assert_eq!(DiskRoom::below(&folder.path().join("nothing")), DiskRoom::default());
     }
 
     #[test]

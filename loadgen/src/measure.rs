@@ -8,6 +8,8 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clock;
+use crate::cost::CostSource;
+use crate::disk;
 use crate::plan::Plan;
 use crate::probe;
 use crate::result::{RunResult, SCHEMA};
@@ -69,7 +71,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot begin.
-    pub fn round(&self, run: &mut RunResult, pids: &[u32]) -> anyhow::Result<()> {
+    pub fn round(&self, run: &mut RunResult, source: &CostSource) -> anyhow::Result<()> {
         let bar = self.bar();
         let mut show = |what: &str, progress: Progress| {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
@@ -82,7 +84,7 @@ impl Session {
             bar.set_message(format!("{what}: {} done, {rate:.0}/s{failed}{events}", progress.done));
         };
         let mut around = Surroundings {
-            pids: pids.to_vec(),
+            source: source.clone(),
             interrupted: Arc::clone(&self.interrupted),
             progress: &mut show,
         };
@@ -93,6 +95,14 @@ impl Session {
             plan.preload = false;
         }
         let revision = run::preload(&plan, &mut around).context("preparing the store")?;
+        if let (Some(_), Some(folder)) = (plan.disk_probe, &source.data_folder) {
+            // The run's own stalls are looked for, not those of what was written before it.
+            if !disk::settle(folder)?.is_quick {
+                run.warnings.push("the disk was not at rest when the round began".to_owned());
+            }
+        } else if plan.disk_probe.is_some() {
+            run.warnings.push("the disk was not probed: it is not known where the data is".to_owned());
+        }
         let outcome = run::round(&run.plan, revision, &mut around)?;
         bar.finish_and_clear();
         run.rounds.push(outcome.round);
@@ -110,11 +120,11 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot begin.
-    pub fn run(&self, plan: &Plan, rounds: usize, pids: &[u32]) -> anyhow::Result<RunResult> {
+    pub fn run(&self, plan: &Plan, rounds: usize, source: &CostSource) -> anyhow::Result<RunResult> {
         let mut run = self.begin(plan)?;
         for _ in 0..rounds.max(1) {
             if run.stopped.is_none() && !self.is_interrupted() {
-                self.round(&mut run, pids)?;
+                self.round(&mut run, source)?;
             }
         }
         if run.stopped.is_none() {

@@ -9,6 +9,12 @@ use crate::keys::{KeySpace, SizeRange};
 /// The name under which the delays of watchers stand among operations.
 pub const WATCH_NAME: &str = "watch";
 
+/// The name under which compactions stand there.
+pub const COMPACT_NAME: &str = "compact";
+
+/// Operations that etcd and revd allow in a transaction (`--max-txn-ops`).
+const MAX_TXN_OPS: usize = 128;
+
 /// One run against one server or cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -31,6 +37,9 @@ pub struct Plan {
     pub val_size: SizeRange,
     /// Write every key once before.
     pub preload: bool,
+    /// Puts in each transaction meanwhile; 1: each key by a put of its own. The last transaction is
+    /// filled up with the first keys again. Many make it quick, at a revision for so many keys.
+    pub preload_batch: usize,
     /// Calls a second, by the clock; none: each caller calls again when it has its answer.
     pub rate: Option<f64>,
     /// How the rate goes.
@@ -41,6 +50,13 @@ pub struct Plan {
     pub duration: f64,
     /// Seconds before that, which are not.
     pub warmup: f64,
+    /// Seconds from one compaction to the next, the first of which is so long after the warm-up;
+    /// none: nothing is compacted. It keeps all that is newer than a tenth of this time, so that
+    /// reads in pages that have begun go on.
+    pub compact_every: Option<f64>,
+    /// Seconds between writes of 4 KiB to a file of loadgen's own beside the server's data, each
+    /// with an fdatasync: whether the disk itself stands still. None: no such writes.
+    pub disk_probe: Option<f64>,
     /// Watchers beside them.
     pub watch: Option<WatchPlan>,
     /// Seconds after which a call times out.
@@ -61,11 +77,14 @@ impl Default for Plan {
             keys: KeySpace::default(),
             val_size: SizeRange { min: 256, max: 256 },
             preload: false,
+            preload_batch: 1,
             rate: None,
             arrivals: ArrivalShape::Constant,
             total: None,
             duration: 10.0,
             warmup: 1.0,
+            compact_every: None,
+            disk_probe: None,
             watch: None,
             timeout: 30.0,
             seed: 1,
@@ -303,6 +322,22 @@ impl Plan {
                 "{name}: --{what} of {seconds} s makes no sense"
             );
         }
+        for (what, every) in [("compact-every", self.compact_every), ("disk-probe", self.disk_probe)] {
+            ensure!(
+                every.is_none_or(|every| (0.01..=1e6).contains(&every)),
+                "{name}: {what} = {} makes no sense: seconds, at least 0.01",
+                every.unwrap_or_default()
+            );
+        }
+        ensure!(
+            (1..=MAX_TXN_OPS).contains(&self.preload_batch),
+            "{name}: preload-batch = {} makes no sense: 1 to {MAX_TXN_OPS}, which servers allow in a transaction",
+            self.preload_batch
+        );
+        ensure!(
+            !self.catches_up() || self.preload_batch == 1,
+            "{name}: watchers that catch up count an event for each revision: no preload-batch there"
+        );
         ensure!(
             self.total.is_some() || self.duration > 0.0,
             "{name}: neither --total nor --duration says when it ends"
@@ -345,6 +380,9 @@ mod tests {
             ],
             watch: Some(WatchPlan::default()),
             rate: Some(1000.0),
+            compact_every: Some(60.0),
+            disk_probe: Some(0.1),
+            preload_batch: 128,
             ..Plan::default()
         };
         let text = toml::to_string(&plan).unwrap();
@@ -362,6 +400,11 @@ mod tests {
             (Plan { clients: 0, ..good.clone() }, "--clients"),
             (Plan { ops: Vec::new(), ..good.clone() }, "nothing to do"),
             (Plan { duration: 0.0, ..good.clone() }, "when it ends"),
+            (Plan { compact_every: Some(0.0), ..good.clone() }, "compact-every = 0"),
+            (Plan { compact_every: Some(f64::NAN), ..good.clone() }, "compact-every = NaN"),
+            (Plan { disk_probe: Some(-0.1), ..good.clone() }, "disk-probe = -0.1"),
+            (Plan { preload_batch: 129, ..good.clone() }, "preload-batch = 129"),
+            (Plan { preload_batch: 0, ..good.clone() }, "preload-batch = 0"),
             (
                 Plan {
                     ops: vec![PlannedOp::new(OpKind::Connect), PlannedOp::new(OpKind::Cas)],

@@ -5,7 +5,7 @@ use crate::keys::{KeyOrder, KeySpace, SizeRange};
 use crate::plan::{OpKind, Plan, PlannedOp, RangeOp, WatchPlan};
 
 /// Every name and what it stands for.
-pub const NAMES: [(&str, &str); 28] = [
+pub const NAMES: [(&str, &str); 29] = [
     ("put", "writes of single keys"),
     ("get", "linearizable reads of single keys"),
     ("get-serializable", "reads of single keys from what the member has"),
@@ -34,7 +34,12 @@ pub const NAMES: [(&str, &str); 28] = [
     ("ycsb-c", "reads only, zipf"),
     ("ycsb-e", "95 % short ranges, 5 % writes, zipf"),
     ("ycsb-f", "half reads, half compare and swap, zipf"),
+    ("large", "ten minutes with 10 million keys: 50,000 puts and 5,000 gets a second, compactions"),
 ];
+
+/// Scenarios that take long: `versus` runs them when they are asked for by name, as long as they
+/// say, and once.
+pub const LONG: [&str; 1] = ["large"];
 
 fn get(serializable: bool) -> OpKind {
     OpKind::Get { serializable }
@@ -114,6 +119,7 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
         "ycsb-c" => zipf(vec![weighted(1, get(false))]),
         "ycsb-e" => zipf(vec![weighted(95, range(100)), weighted(5, PUT)]),
         "ycsb-f" => zipf(vec![weighted(50, get(false)), weighted(50, OpKind::Cas)]),
+        "large" => large(ops(vec![weighted(10, PUT), weighted(1, get(false))])),
         _ => {
             let names = NAMES.map(|(name, _)| name).join(", ");
             anyhow::bail!("there is no scenario `{name}`; there are: {names}");
@@ -173,6 +179,27 @@ fn kubernetes(plan: Plan) -> Plan {
     }
 }
 
+/// A store of a size that real clusters reach, for as long as it takes to see it grow: whether
+/// writes stay quick, and whether memory and files stay as they are, while history is made and
+/// compacted.
+fn large(plan: Plan) -> Plan {
+    Plan {
+        keys: KeySpace { count: 10_000_000, size: 64, ..plan.keys.clone() },
+        preload: true,
+        preload_batch: 128,
+        // Puts and gets together, by their weights.
+        rate: Some(55_000.0),
+        duration: 600.0,
+        compact_every: Some(60.0),
+        disk_probe: Some(0.1),
+        // All of them wait after a stall of 36 ms. Calls that begin late for that have latencies from
+        // the clock all the same.
+        clients: 2_000,
+        conns: 20,
+        ..plan
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,6 +212,7 @@ mod tests {
             let text = toml::to_string(&plan).unwrap();
             assert_eq!(toml::from_str::<Plan>(&text).unwrap(), plan, "{text}");
         }
+        assert!(LONG.iter().all(|long| NAMES.iter().any(|(name, _)| name == long)));
         let error = preset("putt").unwrap_err().to_string();
         assert!(error.contains("`putt`") && error.contains("watch-fanout"), "{error}");
     }

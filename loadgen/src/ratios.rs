@@ -200,7 +200,9 @@ mod tests {
                 events: None,
                 cost: Some(Cost { cpu_us_per_op: 1.0, ..Cost::default() }),
                 generator: GeneratorCost::default(),
-                server_seconds: Vec::new(),
+                samples: Vec::new(),
+                disk_probe: Vec::new(),
+                compactions: Vec::new(),
             }
         });
         RunResult::of_rounds(rounds.collect())

@@ -53,8 +53,49 @@ pub struct RoundResult {
     pub cost: Option<Cost>,
     /// The cost for the generator.
     pub generator: GeneratorCost,
-    /// CPU of the server (cores) and its memory (bytes), second by second.
-    pub server_seconds: Vec<(f64, u64)>,
+    /// The servers, about each second; empty where nothing is known of their processes.
+    #[serde(default)]
+    pub samples: Vec<ServerSample>,
+    /// Second by second, as those of operations: the slowest fdatasync of 4 KiB beside the server's
+    /// data (plan: `disk-probe`). One that took several seconds counts in each of them.
+    #[serde(default)]
+    pub disk_probe: Vec<f64>,
+    /// Compactions (plan: `compact-every`); their latencies are those of the operation `compact`.
+    #[serde(default)]
+    pub compactions: Vec<CompactionMark>,
+}
+
+/// The servers at one moment, all members together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ServerSample {
+    /// Seconds since the end of the warm-up.
+    pub at: f64,
+    /// Cores that were busy since the sample before.
+    pub cores: f64,
+    /// Bytes of memory that no file backs (`RssAnon`).
+    pub memory_bytes: u64,
+    /// Bytes written to disks since the end of the warm-up.
+    pub written_bytes: u64,
+    /// Bytes that all files of the data directories take on the disk, if it is known where they
+    /// are.
+    pub data_bytes: Option<u64>,
+    /// Bytes in the longest of these files: the tree file of revd, the database of etcd.
+    pub longest_file_bytes: Option<u64>,
+}
+
+/// A compaction.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CompactionMark {
+    /// When it was asked for: seconds since the end of the warm-up.
+    pub at: f64,
+    /// The revision.
+    pub revision: i64,
+    /// How long the reply took.
+    pub took: f64,
+    /// Why it failed; none if it did not.
+    pub error: Option<String>,
 }
 
 /// Events counted.
@@ -149,6 +190,9 @@ pub struct SecondResult {
     pub p50: f64,
     /// 99 of 100 were faster.
     pub p99: f64,
+    /// 999 of 1000 were faster.
+    #[serde(default)]
+    pub p999: f64,
     /// The slowest.
     pub max: f64,
 }
@@ -224,6 +268,7 @@ impl OpResult {
             errors: second.errors,
             p50: us(second.latency.value_at_percentile(50.0)),
             p99: us(second.latency.value_at_percentile(99.0)),
+            p999: us(second.latency.value_at_percentile(99.9)),
             max: us(second.latency.max()),
         });
         Self {

@@ -3,7 +3,6 @@
 
 use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -17,7 +16,8 @@ use crate::accounts;
 use crate::certificates::ServerCertificate;
 use crate::clock;
 use crate::clock::SECOND;
-use crate::cost::ProcessUsage;
+use crate::cost::{CostSource, ProcessUsage};
+use crate::disk::DiskRoom;
 use crate::login;
 use crate::probe;
 use crate::wire::client::host;
@@ -356,6 +356,12 @@ impl Servers {
         self.members.iter().map(|(_, child)| child.id()).collect()
     }
 
+    /// Where their cost is seen.
+    #[must_use]
+    pub fn cost_source(&self) -> CostSource {
+        CostSource { pids: self.pids(), data_folder: Some(self.data.path().to_owned()) }
+    }
+
     /// The first member's address.
     #[must_use]
     pub fn endpoint(&self) -> &str {
@@ -383,12 +389,7 @@ impl Servers {
     /// Bytes that the data directories take on disk.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
-        fn blocks(path: &Path) -> u64 {
-            let own = std::fs::metadata(path).map_or(0, |data| data.blocks());
-            let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
-            own + inside.map(|entry| blocks(&entry.path())).sum::<u64>()
-        }
-        blocks(self.data.path()) * 512
+        DiskRoom::below(self.data.path()).allocated
     }
 
     /// Asks all members to stop, waits until they have, and starts them again; returns when each

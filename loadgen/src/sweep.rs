@@ -1,5 +1,6 @@
 //! Rate after rate, until the server cannot keep up: its knee.
 
+use crate::cost::CostSource;
 use crate::measure::Session;
 use crate::plan::Plan;
 use crate::result::{RunResult, median};
@@ -59,7 +60,7 @@ pub fn run(
     plan: &Plan,
     rates: &Rates,
     rounds: usize,
-    pids: &[u32],
+    source: &CostSource,
 ) -> anyhow::Result<Vec<RunResult>> {
     let mut runs: Vec<RunResult> = Vec::new();
     for rate in &rates.0 {
@@ -70,7 +71,7 @@ pub fn run(
             preload: plan.preload && runs.is_empty(),
             ..plan.clone()
         };
-        let run = session.run(&at, rounds, pids)?;
+        let run = session.run(&at, rounds, source)?;
         let is_over = achieved(&run) < rate * COLLAPSED || run.stopped.is_some();
         runs.push(run);
         if is_over {

@@ -17,13 +17,13 @@ pub fn run(
     session: &Session,
     specs: (&ServerSpec, &ServerSpec),
     plans: &[Plan],
-    rounds: usize,
+    rounds: impl Fn(&Plan) -> usize,
     mut after: impl FnMut(&RunResult, &RunResult),
 ) -> anyhow::Result<(Pairs, Option<anyhow::Error>)> {
     let (a, b) = (Servers::start(specs.0)?, Servers::start(specs.1)?);
     let mut pairs = Vec::new();
     for plan in plans {
-        match pair(session, plan, (&a, &b), rounds) {
+        match pair(session, plan, (&a, &b), rounds(plan)) {
             Ok((first, second)) => {
                 after(&first, &second);
                 pairs.push((first, second));
@@ -47,11 +47,11 @@ fn pair(
         Ok(Plan { endpoints: servers.endpoints_from_leader()?, ..plan.clone() })
     };
     let mut runs = [session.begin(&to(servers.0)?)?, session.begin(&to(servers.1)?)?];
-    let pids = [servers.0.pids(), servers.1.pids()];
+    let sources = [servers.0.cost_source(), servers.1.cost_source()];
     for round in 0..rounds.max(1) {
         for turn in 0..2 {
             let which = (round + turn) % 2;
-            session.round(&mut runs[which], &pids[which])?;
+            session.round(&mut runs[which], &sources[which])?;
             if runs[which].stopped.is_some() {
                 let [first, second] = runs;
                 return Ok((first, second));

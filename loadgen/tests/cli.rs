@@ -30,6 +30,10 @@ fn all_scenarios_run_against_revd() {
             "watch-fanout" | "watch-latency" => {
                 "rate = 50.0\nwatch = { watchers = 100, streams = 10, conns = 5 }\n"
             }
+            // Three compactions, and keys in four transactions.
+            "large" => {
+                "rate = 1000.0\nclients = 200\nduration = 2.2\ncompact-every = 0.5\ndisk-probe = 0.05\n"
+            }
             _ => "",
         };
     }
@@ -49,6 +53,80 @@ fn all_scenarios_run_against_revd() {
             assert!(events.expected > 0 && events.delivered == events.expected, "{name}: {events:?}");
         }
     }
+}
+
+/// A small one of the large scenario: all that it measures over time is in its result, in what it
+/// says and on its page.
+#[test]
+fn a_run_is_measured_over_time_beside_compactions_and_a_probe_of_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let (json, html) = (folder.path().join("large.json"), folder.path().join("large.html"));
+    let revd = revd();
+    let words = ["run", "large", "--server", text(&revd), "--key-space-size", "1000", "--rate", "1100", "-q"];
+    let sizes = ["--clients", "100", "--duration", "3s", "--compact-every", "500ms", "--disk-probe", "20ms"];
+    let files = ["--json", text(&json), "--html", text(&html)];
+    let out = good(&[&words[..], &sizes, &files].concat());
+    let run = &RunResult::read(&json).unwrap()[0];
+    assert!(run.is_good(), "{:?} {:?}", run.violations, run.stopped);
+    let round = &run.rounds[0];
+    let names: Vec<_> = round.ops.iter().map(|op| op.name.as_str()).collect();
+    assert_eq!(names, ["put", "get", "compact"]);
+    assert!(round.ops.iter().all(|op| op.errors.is_empty()), "{:?}", round.ops[2].errors);
+    assert!(round.ops[0].count > 5 * round.ops[1].count, "ten puts for each get");
+
+    // The one at the end of the run is none; on a machine that stands still some come together.
+    let revisions: Vec<_> = round.compactions.iter().map(|mark| mark.revision).collect();
+    assert!((2..=5).contains(&revisions.len()) && revisions.is_sorted(), "{revisions:?}");
+    assert_eq!(round.ops[2].count, revisions.len() as u64);
+    assert!(revisions[0] > 1000_i64.div_euclid(128), "{revisions:?} are those of puts");
+    let times: Vec<_> = round.samples.iter().map(|sample| sample.at).collect();
+    assert!((1..=3).contains(&times.len()) && times.is_sorted(), "{times:?}");
+    for sample in &round.samples {
+        assert!(sample.memory_bytes > 0 && sample.written_bytes > 0, "{sample:?}");
+        let (data, longest) = (sample.data_bytes.unwrap(), sample.longest_file_bytes.unwrap());
+        assert!(data > 100_000 && longest > 0, "{sample:?}: a thousand keys of 320 bytes");
+    }
+    assert!(round.disk_probe.len() >= 3 && round.disk_probe.iter().all(|slowest| *slowest > 0.0));
+
+    for words in ["raw fdatasync of 4 KiB", "put: p99.9 ", "of which 0 failed", "data on disk, after each"] {
+        assert!(out.contains(words), "{words} is not in {out}");
+    }
+    let page = std::fs::read_to_string(&html).unwrap();
+    for words in [
+        "slowest each second",
+        "raw fdatasync",
+        "data of the server on disk",
+        "class=\"mark\"",
+        ": compaction at ",
+    ] {
+        assert!(page.contains(words), "{words} is not on the page");
+    }
+}
+
+/// Reads in pages go on beside them, a revision is compacted once, and failures are counted.
+#[test]
+fn compactions_go_beside_any_scenario() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("list.json");
+    let revd = revd();
+    let words = ["range", "--paginate", "--limit", "50", "--clients", "4", "--key-space-size", "500"];
+    let more =
+        ["--compact-every", "100ms", "--duration", "1s", "--rounds", "2", "-q", "--server", text(&revd)];
+    good(&[&words[..], &more, &["--json", text(&json)]].concat());
+    let run = &RunResult::read(&json).unwrap()[0];
+    // Nothing is written, so there is one thing to compact, and nothing in the second round.
+    let counts: Vec<_> = run.rounds.iter().map(|round| round.compactions.len()).collect();
+    assert_eq!(counts, [1, 0]);
+    assert!(run.rounds.iter().flat_map(|round| &round.ops).all(|op| op.errors.is_empty()));
+
+    let fake = Fake::start(Faults { refuses_compactions: true, ..Faults::default() });
+    let words =
+        ["put", "--rate", "200", "--duration", "1s", "--warmup", "0s", "--compact-every", "200ms", "-q"];
+    let out = good(&[&words[..], &["--endpoints", &fake.endpoint, "--json", text(&json)]].concat());
+    let round = &RunResult::read(&json).unwrap()[0].rounds[0];
+    assert!(!round.compactions.is_empty() && round.compactions.iter().all(|mark| mark.error.is_some()));
+    let failed: u64 = round.ops[1].errors.values().sum();
+    assert!(failed == round.compactions.len() as u64 && out.contains(&format!("{failed} failed")), "{out}");
 }
 
 /// A user in the environment that has no password: calls in its name fail for it, and nothing else.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, Faults};
+use revd_loadgen::cost::CostSource;
 use revd_loadgen::measure::Session;
 use revd_loadgen::plan::{OpKind, Plan, PlannedOp, WatchPlan};
 use revd_loadgen::result::RunResult;
@@ -18,7 +19,7 @@ fn run(faults: Faults, plan: Plan) -> RunResult {
     let fake = Fake::start(faults);
     let plan = Plan { name: "test".to_owned(), endpoints: vec![fake.endpoint.clone()], ..plan };
     let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
-    session.run(&plan, 1, &[]).unwrap()
+    session.run(&plan, 1, &CostSource::default()).unwrap()
 }
 
 fn puts() -> Plan {
@@ -138,7 +139,7 @@ fn many_calls_that_are_refused_for_one_token_log_in_once() {
         let endpoints = vec![fake.endpoint.clone()];
         let plan = Plan { endpoints, threads, total: Some(3_000), conns: 6, clients: 300, ..puts() };
         let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
-        let run = session.run(&Plan { name: "test".to_owned(), ..plan }, 1, &[]).unwrap();
+        let run = session.run(&Plan { name: "test".to_owned(), ..plan }, 1, &CostSource::default()).unwrap();
         let op = run.op("put").next().unwrap();
         assert!(op.errors.is_empty() && op.count == 3_000, "{}: {:?}", op.count, op.errors);
         assert_eq!(fake.logins.load(Ordering::Relaxed), 2, "with {threads} threads");
@@ -182,7 +183,7 @@ fn a_server_that_asks_for_no_rights_is_remembered_until_it_does() {
         };
         let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
         for (total, logins) in [(400, 1), (500, 1), (2_000, 2)] {
-            let run = session.run(&plan(total), 1, &[]).unwrap();
+            let run = session.run(&plan(total), 1, &CostSource::default()).unwrap();
             let op = run.op("put").next().unwrap();
             assert!(op.errors.is_empty() && op.count == total, "{}: {:?}", op.count, op.errors);
             assert_eq!(fake.logins.load(Ordering::Relaxed), logins, "with {threads} threads");

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::cli::outputs::status;
+use crate::cost::CostSource;
 use crate::keys::{KeyOrder, KeySpace, SizeRange};
 use crate::measure::Session;
 use crate::plan::{OpKind, Plan, PlannedOp, RangeOp, WatchPlan};
@@ -392,7 +393,7 @@ impl BenchmarkArgs {
 /// Runs it.
 pub(super) fn run(args: BenchmarkArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
-    let run = Session::new(false)?.run(&plan, 1, &[])?;
+    let run = Session::new(false)?.run(&plan, 1, &CostSource::default())?;
     for round in &run.rounds {
         for op in &round.ops {
             if round.ops.len() > 1 {

@@ -32,7 +32,7 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
     let (mut rows, mut runs) = (Vec::new(), Vec::new());
     for name in SCENARIOS {
         let plan = Plan { duration: SECONDS, endpoints: servers.endpoints.clone(), ..preset(name)? };
-        let run = session.run(&plan, 1, &servers.pids())?;
+        let run = session.run(&plan, 1, &servers.cost_source())?;
         for op in run.op_names() {
             let at = |figure: &str| time(median(run.op(op).filter_map(|op| op.latency.named(figure))));
             let rate = median(run.op(op).map(|op| op.rate));

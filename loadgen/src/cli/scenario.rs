@@ -51,6 +51,12 @@ pub(super) struct Common {
     /// Time-out of a call
     #[arg(long, value_parser = seconds, help_heading = "Load")]
     timeout: Option<f64>,
+    /// Compact the history this often, up to what was new a tenth of that time before
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Load")]
+    compact_every: Option<f64>,
+    /// Probe the disk of a server that loadgen starts this often: 4 KiB and an fdatasync
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Load")]
+    disk_probe: Option<f64>,
     /// Measurements
     #[arg(long, default_value_t = 1, help_heading = "Load")]
     rounds: usize,
@@ -343,6 +349,8 @@ impl Common {
         plan.rate = self.rate.or(plan.rate).filter(|rate| *rate != 0.0);
         plan.arrivals = self.arrivals.unwrap_or(plan.arrivals);
         plan.timeout = self.timeout.unwrap_or(plan.timeout);
+        plan.compact_every = self.compact_every.or(plan.compact_every);
+        plan.disk_probe = self.disk_probe.or(plan.disk_probe);
         if let Some(prefix) = &self.key_prefix {
             plan.keys.prefix.clone_from(prefix);
         }
@@ -371,11 +379,11 @@ pub(super) fn run(scenario: Scenario) -> anyhow::Result<ExitCode> {
     plan.check()?;
     let started = common.server.start()?;
     common.server.pin()?;
-    let pids = common.server.pids(started.as_ref())?;
+    let source = common.server.cost_source(started.as_ref())?;
     if let Some(servers) = &started {
         plan.endpoints.clone_from(&servers.endpoints);
     }
-    let runs = sweep::run(&common.outputs.session()?, &plan, rates, common.rounds, &pids)?;
+    let runs = sweep::run(&common.outputs.session()?, &plan, rates, common.rounds, &source)?;
     print!("{}", sweep::table(&runs));
     let label = started.as_ref().map_or("server", |servers| &servers.name);
     common.outputs.write(&plan.name, &[label], &runs, &[])?;
@@ -387,12 +395,12 @@ fn run_plan(plan: &Plan, rounds: usize, server: &ServerArgs, outputs: &Outputs) 
     plan.check()?;
     let started = server.start()?;
     server.pin()?;
-    let pids = server.pids(started.as_ref())?;
+    let source = server.cost_source(started.as_ref())?;
     let mut plan = plan.clone();
     if let Some(servers) = &started {
         plan.endpoints.clone_from(&servers.endpoints);
     }
-    let run = outputs.session()?.run(&plan, rounds, &pids)?;
+    let run = outputs.session()?.run(&plan, rounds, &source)?;
     print!("{}", terminal::of(&run));
     let label = started.as_ref().map_or("server", |servers| &servers.name);
     outputs.write(&plan.name, &[label], std::slice::from_ref(&run), &[])?;

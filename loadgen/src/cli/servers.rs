@@ -6,6 +6,7 @@ use std::sync::Once;
 use clap::Args;
 
 use crate::cli::values::words;
+use crate::cost::CostSource;
 use crate::servers::{self, Program, Security, ServerSpec, Servers};
 use crate::suite::Suite;
 use crate::wire::users::without_passwords;
@@ -72,9 +73,10 @@ impl ServerArgs {
         Ok(())
     }
 
-    pub(super) fn pids(&self, started: Option<&Servers>) -> anyhow::Result<Vec<u32>> {
+    pub(super) fn cost_source(&self, started: Option<&Servers>) -> anyhow::Result<CostSource> {
         self.server_pid.iter().try_for_each(|pid| crate::cost::check(*pid))?;
-        Ok(started.map_or_else(|| self.server_pid.clone(), Servers::pids))
+        let running = || CostSource { pids: self.server_pid.clone(), data_folder: None };
+        Ok(started.map_or_else(running, Servers::cost_source))
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn run(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     server.secure(&suite);
     let started = server.start()?;
     server.pin()?;
-    let pids = server.pids(started.as_ref())?;
+    let source = server.cost_source(started.as_ref())?;
     let session = args.outputs.session()?;
     let rounds = args.rounds.or(suite.rounds).unwrap_or(1);
     let mut runs = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn run(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
         if !endpoints.is_empty() {
             plan.endpoints.clone_from(endpoints);
         }
-        match session.run(plan, rounds, &pids) {
+        match session.run(plan, rounds, &source) {
             Ok(run) => {
                 println!("{}\n{}", plan.name, terminal::of(&run));
                 runs.push(run);

@@ -8,26 +8,33 @@ use clap::Args;
 use crate::cli::outputs::{Outputs, status};
 use crate::cli::servers::PairArgs;
 use crate::cli::values::{members, seconds};
+use crate::plan::Plan;
+use crate::report::over_time;
 use crate::result::RunResult;
 use crate::servers::Security;
 use crate::suite::{Suite, Which};
 use crate::{presets, ratios, versus};
 
+/// Of scenarios that do not say.
+const ROUNDS: usize = 5;
+const SECONDS: f64 = 5.0;
+
 /// `loadgen versus`.
 #[derive(Args)]
 pub(super) struct VersusArgs {
-    /// Scenarios by name, instead of all (may be given several times)
+    /// Scenarios by name, instead of all that take seconds (may be given several times); `large`
+    /// takes ten minutes on each server
     #[arg(long = "scenario", value_name = "NAME", value_delimiter = ',')]
     scenarios: Vec<String>,
     /// Scenarios of a TOML file, instead of all
     #[arg(long, value_name = "FILE")]
     suite: Option<PathBuf>,
-    /// Rounds of each scenario
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How long each round lasts
-    #[arg(long, value_parser = seconds, default_value = "5s")]
-    duration: f64,
+    /// Rounds of each scenario [default: the suite's, or 5; 1 of `large`]
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// How long each round lasts [default: the suite's, or 5s; 10m of `large`]
+    #[arg(long, value_parser = seconds)]
+    duration: Option<f64>,
     /// Members of each cluster; callers are spread over all of them, a single one calls the leader
     #[arg(long, default_value_t = 1, value_parser = members)]
     members: usize,
@@ -50,15 +57,20 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         (Some(suite), _) => suite.plans()?,
         (None, []) => presets::NAMES
             .iter()
+            .filter(|(name, _)| !presets::LONG.contains(name))
             .map(|(name, _)| presets::preset(name))
             .collect::<anyhow::Result<Vec<_>>>()?,
         (None, names) => {
             names.iter().map(|name| presets::preset(name)).collect::<anyhow::Result<Vec<_>>>()?
         }
     };
-    for plan in plans.iter_mut().filter(|_| suite.is_none()) {
-        plan.duration = if plan.catches_up() { plan.duration } else { args.duration };
+    let is_long = |plan: &Plan| presets::LONG.contains(&plan.name.as_str());
+    for plan in plans.iter_mut().filter(|plan| !plan.catches_up()) {
+        let own = if suite.is_some() || is_long(plan) { plan.duration } else { SECONDS };
+        plan.duration = args.duration.unwrap_or(own);
     }
+    let rounds = args.rounds.or(suite.as_ref().and_then(|suite| suite.rounds));
+    let rounds = |plan: &Plan| rounds.unwrap_or(if is_long(plan) { 1 } else { ROUNDS });
     let [mut a, mut b] = args.pair.both(args.members)?;
     let tls = args.tls.or(suite.as_ref().and_then(|suite| suite.tls));
     let auth = args.auth.or(suite.as_ref().and_then(|suite| suite.auth));
@@ -73,11 +85,12 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         println!("{}", ratios::table(&ratios::compare((labels[0], labels[1]), first, second)));
         ratios::without((labels[0], labels[1]), first, second).iter().for_each(|text| println!("{text}"));
         for (label, run) in labels.iter().zip([first, second]) {
+            let said = over_time::lines(run);
             let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
-            wrong.for_each(|text| println!("{label}: {text}"));
+            said.iter().chain(wrong).for_each(|text| println!("{label}: {text}"));
         }
     };
-    let (pairs, failure) = versus::run(&session, (&a, &b), &plans, args.rounds, show)?;
+    let (pairs, failure) = versus::run(&session, (&a, &b), &plans, rounds, show)?;
     let rows: Vec<_> = pairs
         .iter()
         .flat_map(|(first, second)| ratios::compare((labels[0], labels[1]), first, second))

@@ -143,7 +143,9 @@ mod tests {
                 events: None,
                 cost: None,
                 generator: GeneratorCost::default(),
-                server_seconds: Vec::new(),
+                samples: Vec::new(),
+                disk_probe: Vec::new(),
+                compactions: Vec::new(),
             }],
         }
     }

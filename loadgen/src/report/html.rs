@@ -3,11 +3,12 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::WATCH_NAME;
+use crate::plan::{COMPACT_NAME, WATCH_NAME};
 use crate::ratios::RatioRow;
+use crate::report::over_time::{self, RATE, SECONDS, TIME};
 use crate::report::svg::{Axis, Chart, Scale, Series, escaped};
 use crate::result::{OpResult, RunResult, median};
-use crate::units::{amount, bytes, time};
+use crate::units::{amount, time};
 
 /// How it looks.
 const STYLE: &str = include_str!("page.css");
@@ -23,24 +24,11 @@ pub struct Labelled<'r> {
     pub run: &'r RunResult,
 }
 
-const TIME: Axis = Axis { label: "time", scale: Scale::Log, show: time };
 const PERCENTILE: Axis = Axis { label: "percentile", scale: Scale::Percentile, show: percentile };
-const SECONDS: Axis = Axis { label: "seconds into the run", scale: Scale::Linear, show: seconds };
-const RATE: Axis = Axis { label: "per second", scale: Scale::Linear, show: amount };
-const CORES: Axis = Axis { label: "cores", scale: Scale::Linear, show: cores };
-const MEMORY: Axis = Axis { label: "bytes", scale: Scale::Linear, show: bytes };
 
 fn percentile(share: f64) -> String {
     let text = format!("{:.5}", share * 100.0);
     format!("p{}", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-fn seconds(figure: f64) -> String {
-    format!("{figure:.0} s")
-}
-
-fn cores(figure: f64) -> String {
-    format!("{figure:.1}")
 }
 
 /// The whole page.
@@ -150,6 +138,9 @@ fn scenario(name: &str, group: &[Labelled<'_>]) -> String {
         for text in run.violations.iter().chain(&run.stopped) {
             let _ = writeln!(out, "<p class=\"wrong\">{}: {}</p>", escaped(labelled.label), escaped(text));
         }
+        for text in over_time::lines(run) {
+            let _ = writeln!(out, "<p>{}: {}</p>", escaped(labelled.label), escaped(&text));
+        }
         for text in &run.warnings {
             let _ = writeln!(out, "<p>{}: {}</p>", escaped(labelled.label), escaped(text));
         }
@@ -214,7 +205,10 @@ fn table(group: &[Labelled<'_>]) -> String {
 /// The charts of a scenario: several servers are told apart by colour, several operations have
 /// charts of their own then.
 fn charts(group: &[Labelled<'_>]) -> Vec<Chart> {
-    let names = group[0].run.op_names();
+    // A handful of compactions makes no line.
+    let names: Vec<_> = group[0].run.op_names().into_iter().filter(|name| *name != COMPACT_NAME).collect();
+    let last = group.iter().filter_map(|labelled| Some((labelled.label, labelled.run.rounds.last()?)));
+    let rounds: Vec<_> = last.collect();
     let mut charts = Vec::new();
     let together = group.len() == 1;
     let sets: Vec<Vec<&str>> =
@@ -231,33 +225,23 @@ fn charts(group: &[Labelled<'_>]) -> Vec<Chart> {
                     series.push(Series { name, colour, is_dashed: colour >= 6, points: of(op) });
                 }
             }
-            Chart { title: format!("{title}{what}"), x, y, series, are_bars: false }
+            let marks = if x.label == SECONDS.label { over_time::marks(&rounds) } else { Vec::new() };
+            Chart { title: format!("{title}{what}"), x, y, series, are_bars: false, marks }
         };
         charts.push(draw("latency by percentile", PERCENTILE, TIME, &percentiles));
+        charts.push(draw("p50 over time", SECONDS, TIME, &|op| by_second(op, |second| second.p50)));
         charts.push(draw("p99 over time", SECONDS, TIME, &|op| by_second(op, |second| second.p99)));
+        charts.push(draw("p99.9 over time", SECONDS, TIME, &|op| by_second(op, |second| second.p999)));
+        let mut slowest =
+            draw("slowest each second", SECONDS, TIME, &|op| by_second(op, |second| second.max));
+        slowest.series.extend(over_time::probes(&rounds));
+        charts.push(slowest);
         charts.push(draw("per second", SECONDS, RATE, &|op| by_second(op, |second| second.count as f64)));
         if set.contains(&WATCH_NAME) {
             charts.push(delays(group));
         }
     }
-    let server = |what: &str, y: Axis, of: fn(&(f64, u64)) -> f64| {
-        let series = group.iter().enumerate().filter_map(|(number, labelled)| {
-            let seconds = &labelled.run.rounds.last()?.server_seconds;
-            let points: Vec<_> =
-                seconds.iter().enumerate().map(|(at, second)| (at as f64 + 1.0, of(second))).collect();
-            let name = labelled.label.to_owned();
-            (points.len() > 1).then_some(Series { name, colour: number, is_dashed: false, points })
-        });
-        Chart { title: what.to_owned(), x: SECONDS, y, series: series.collect(), are_bars: false }
-    };
-    for chart in [
-        server("CPU of the server", CORES, |second| second.0),
-        server("memory of the server", MEMORY, |second| second.1 as f64),
-    ] {
-        if !chart.series.is_empty() {
-            charts.push(chart);
-        }
-    }
+    charts.extend(over_time::charts(&rounds));
     charts
 }
 
@@ -304,5 +288,12 @@ fn delays(group: &[Labelled<'_>]) -> Chart {
     }
     let share = Axis { label: "% of events", scale: Scale::Linear, show: |share| format!("{share:.0} %") };
     let delay = Axis { label: "from the write to the event", scale: Scale::Log, show: time };
-    Chart { title: "delay of events".to_owned(), x: delay, y: share, series, are_bars: true }
+    Chart {
+        title: "delay of events".to_owned(),
+        x: delay,
+        y: share,
+        series,
+        are_bars: true,
+        marks: Vec::new(),
+    }
 }

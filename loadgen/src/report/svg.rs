@@ -47,6 +47,15 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
 }
 
+/// A moment on the way from left to right.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mark {
+    /// Where.
+    pub at: f64,
+    /// In words.
+    pub word: String,
+}
+
 /// A chart.
 pub struct Chart {
     /// Above it.
@@ -59,6 +68,8 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Bars from the bottom instead of lines.
     pub are_bars: bool,
+    /// Lines from bottom to top.
+    pub marks: Vec<Mark>,
 }
 
 /// Text inside markup.
@@ -153,6 +164,7 @@ impl Chart {
             escaped(&self.title)
         );
         self.draw_axes(&mut out, &x, &y);
+        self.draw_marks(&mut out, &x);
         for series in &self.series {
             if self.are_bars {
                 self.draw_bars(&mut out, series, &x, &y);
@@ -218,6 +230,17 @@ impl Chart {
         );
     }
 
+    fn draw_marks(&self, out: &mut String, x: &Ruler) {
+        for mark in &self.marks {
+            let (at, bottom) = (x.at(mark.at), HEIGHT - BOTTOM);
+            let word = escaped(&format!("{} at {}", mark.word, (self.x.show)(mark.at)));
+            let _ = write!(
+                out,
+                "<line class=\"mark\" x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{bottom}\"><title>{word}</title></line>"
+            );
+        }
+    }
+
     fn word(&self, series: &Series, point: &(f64, f64)) -> String {
         escaped(&format!("{}: {} at {}", series.name, (self.y.show)(point.1), (self.x.show)(point.0)))
     }
@@ -269,8 +292,15 @@ mod tests {
     fn chart(scale: Scale, points: Vec<(f64, f64)>) -> String {
         let axis = |scale| Axis { label: "l", scale, show: |figure| format!("{figure}") };
         let series = vec![Series { name: "a<b".to_owned(), colour: 0, is_dashed: false, points }];
-        Chart { title: "t".to_owned(), x: axis(Scale::Linear), y: axis(scale), series, are_bars: false }
-            .draw()
+        Chart {
+            title: "t".to_owned(),
+            x: axis(Scale::Linear),
+            y: axis(scale),
+            series,
+            are_bars: false,
+            marks: Vec::new(),
+        }
+        .draw()
     }
 
     #[test]

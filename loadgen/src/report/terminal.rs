@@ -1,5 +1,6 @@
 //! A run in the terminal.
 
+use crate::report::over_time;
 use crate::result::{OpResult, RunResult, median};
 use crate::table;
 use crate::units::{amount, bytes, time};
@@ -58,6 +59,7 @@ fn notes(run: &RunResult) -> String {
             lines.push(format!("{name}: {times} x {what}"));
         }
     }
+    lines.extend(over_time::lines(run));
     lines.extend(cost(run));
     lines.extend(run.warnings.iter().map(|warning| format!("warning: {warning}")));
     lines.extend(run.violations.iter().map(|violation| format!("WRONG: {violation}")));

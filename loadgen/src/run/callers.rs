@@ -86,7 +86,7 @@ pub(super) struct Callers {
     /// By operation: whether it sees everything that was confirmed before.
     are_linearizable: Vec<bool>,
     /// The newest revision that was confirmed to any caller of the thread.
-    newest: i64,
+    pub(super) newest: i64,
     pub(super) done: u64,
     pub(super) failed: u64,
     pub(super) last_error: String,

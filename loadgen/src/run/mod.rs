@@ -1,9 +1,13 @@
 //! Runs of a plan: [`round()`] starts worker threads, each with its connections, its clock, its
 //! callers and its watchers.
 
+mod beside;
 mod callers;
+mod compactions;
+mod disk_probe;
 mod links;
 mod round;
+mod samples;
 mod shared;
 mod watchers;
 mod worker;

@@ -8,19 +8,24 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::clock;
-use crate::clock::SECOND;
-use crate::cost::{self, ProcessUsage};
+use crate::cost::{self, CostSource, ProcessUsage};
 use crate::keys::KeyOrder;
-use crate::plan::{OpKind, Plan, PlannedOp, WATCH_NAME};
+use crate::plan::{COMPACT_NAME, OpKind, Plan, PlannedOp, WATCH_NAME};
 use crate::probe;
 use crate::record::{OpRecord, histogram};
-use crate::result::{EventCounts, GeneratorCost, OpResult, RoundResult};
+use crate::result::{EventCounts, GeneratorCost, OpResult, RoundResult, ServerSample};
+use crate::run::beside::Beside;
+use crate::run::compactions::{self, Compactions};
+use crate::run::disk_probe::{self, DiskProbe};
+use crate::run::samples::Sampler;
 use crate::run::shared::RunShared;
 use crate::run::worker::{Worker, WorkerReport};
 
 /// Calls under way while the store is prepared.
 const PRELOAD_CLIENTS: usize = 256;
 const PRELOAD_CONNS: usize = 4;
+/// Transactions under way, where each writes many keys.
+const PRELOAD_BATCHES: usize = 32;
 /// A busier generator thread may be the limit.
 const BUSY_MAX: f64 = 0.9;
 /// So late, in microseconds, an open loop is not open any more.
@@ -43,8 +48,8 @@ pub struct Progress {
 
 /// Around a run.
 pub struct Surroundings<'s> {
-    /// Processes of the servers, for what the run costs them.
-    pub pids: Vec<u32>,
+    /// Where it is seen what the run costs the servers.
+    pub source: CostSource,
     /// Set to end the run early.
     pub interrupted: Arc<AtomicBool>,
     /// Called ten times a second.
@@ -77,18 +82,25 @@ pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64
         plan.ops.iter().filter_map(|op| Some((op.keys.as_ref()?, op.val_size.unwrap_or(plan.val_size)))),
     );
     for (keys, val_size) in key_sets {
+        let batch = keys.count.min(plan.preload_batch as u64).max(1);
+        let kind = match usize::try_from(batch).unwrap_or(1) {
+            1 => OpKind::Put { prev_kv: false },
+            puts => OpKind::Txn { puts },
+        };
         let mut filling = Plan {
             name: format!("{}: preload", plan.name),
-            ops: vec![PlannedOp::new(OpKind::Put { prev_kv: false })],
+            ops: vec![PlannedOp::new(kind)],
             conns: PRELOAD_CONNS,
-            clients: PRELOAD_CLIENTS,
+            clients: if batch > 1 { PRELOAD_BATCHES } else { PRELOAD_CLIENTS },
             threads: 1,
             keys: keys.clone(),
             val_size,
             preload: false,
             rate: None,
-            total: Some(keys.count),
+            total: Some(keys.count.div_ceil(batch)),
             warmup: 0.0,
+            compact_every: None,
+            disk_probe: None,
             watch: None,
             ..plan.clone()
         };
@@ -123,6 +135,8 @@ fn execute(
     // Watchers that catch up are what is measured, from the first moment on.
     let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
     let shared = Arc::new(RunShared { threads: plan.threads, ..RunShared::default() });
+    let compactor = compactions::start(plan, &shared)?;
+    let probe = disk_probe::start(plan, around.source.data_folder.as_deref(), &shared)?;
     let mut threads = Vec::new();
     for thread in 0..plan.threads {
         // 0 is from now on.
@@ -139,6 +153,10 @@ fn execute(
     }
     let watched =
         follow(plan, what, &shared, around, || threads.iter().all(std::thread::JoinHandle::is_finished));
+    let beside = WorkBeside {
+        compactions: compactor.and_then(Beside::end).unwrap_or_else(Compactions::none),
+        probe: probe.and_then(Beside::end).unwrap_or_default(),
+    };
     let mut reports = Vec::new();
     for thread in threads {
         let report = thread.join().map_err(|_| anyhow::anyhow!("a generator thread has panicked"))?;
@@ -149,13 +167,19 @@ fn execute(
         }
     }
     anyhow::ensure!(!reports.is_empty(), "{what}: {}", shared.why().unwrap_or_default());
-    Ok(outcome(plan, &shared, reports, &watched))
+    Ok(outcome(plan, &shared, reports, watched, beside))
 }
 
-/// Samples of the server, from outside.
-struct ServerSamples {
+/// The results of threads beside the callers.
+struct WorkBeside {
+    compactions: Compactions,
+    probe: DiskProbe,
+}
+
+/// The servers, as seen from outside.
+struct ServerWatch {
     start: u64,
-    seconds: Vec<(f64, u64)>,
+    samples: Vec<ServerSample>,
     before: ProcessUsage,
     after: ProcessUsage,
 }
@@ -167,7 +191,7 @@ fn follow(
     shared: &RunShared,
     around: &mut Surroundings<'_>,
     are_done: impl Fn() -> bool,
-) -> ServerSamples {
+) -> ServerWatch {
     while shared.ready.load(Relaxed) < plan.threads && !are_done() {
         if around.interrupted.load(Relaxed) {
             shared.stop("interrupted");
@@ -189,29 +213,25 @@ fn follow(
         let used = usage(pids);
         ProcessUsage { syncs: syncs(pids), ..used }
     };
-    let mut watched = ServerSamples {
+    let mut watched = ServerWatch {
         start,
-        seconds: Vec::new(),
-        before: before(&around.pids),
+        samples: Vec::new(),
+        before: before(&around.source.pids),
         after: ProcessUsage::default(),
     };
-    let (mut second, mut last, mut counts) = (from, usage(&around.pids), plan.warmup == 0.0);
+    let mut sampler = (plan.warmup == 0.0).then(|| Sampler::new(from, from, watched.before));
     let mut ended = None;
     while !are_done() {
         let now = clock::nanos();
-        if !counts && now >= from {
-            counts = true;
-            watched.before = before(&around.pids);
-            (second, last) = (now, watched.before);
+        if sampler.is_none() && now >= from {
+            watched.before = before(&around.source.pids);
+            sampler = Some(Sampler::new(from, now, watched.before));
         }
         if plan.total.is_none() && ended.is_none() && now >= start + length {
-            ended = Some(after(&around.pids));
+            ended = Some(after(&around.source.pids));
         }
-        if counts && now >= second + SECOND {
-            let usage = usage(&around.pids);
-            let cores = usage.cpu.saturating_sub(last.cpu) as f64 / (now - second) as f64;
-            watched.seconds.push((cores, usage.memory));
-            (second, last) = (now, usage);
+        if let Some(sampler) = &mut sampler {
+            sampler.turn(now, &around.source);
         }
         if around.interrupted.load(Relaxed) {
             shared.stop("interrupted");
@@ -225,9 +245,10 @@ fn follow(
         let events = shared.events.load(Relaxed);
         let seconds = passed as f64 / 1e9;
         (around.progress)(what, Progress { share: share.min(1.0), done, failed, events, seconds });
-        clock::rest(Duration::from_millis(if counts { 50 } else { 5 }));
+        clock::rest(Duration::from_millis(if sampler.is_some() { 50 } else { 5 }));
     }
-    watched.after = ended.unwrap_or_else(|| after(&around.pids));
+    watched.after = ended.unwrap_or_else(|| after(&around.source.pids));
+    watched.samples = sampler.map(Sampler::into_samples).unwrap_or_default();
     watched
 }
 
@@ -235,7 +256,8 @@ fn outcome(
     plan: &Plan,
     shared: &RunShared,
     reports: Vec<WorkerReport>,
-    watched: &ServerSamples,
+    watched: ServerWatch,
+    beside: WorkBeside,
 ) -> RoundOutcome {
     let names = plan.ops.iter().map(|op| op.name()).chain([WATCH_NAME]);
     let mut records: Vec<OpRecord> = names.map(OpRecord::new).collect();
@@ -256,6 +278,8 @@ fn outcome(
         events.expected += report.expected;
         events.uncertain += report.unknown;
     }
+    // Behind the operations of callers, and before the delays of watchers.
+    records.insert(plan.ops.len(), beside.compactions.record);
     let from = watched.start + clock::from_seconds(plan.warmup);
     let stopped = shared.why();
     let is_timed = plan.total.is_none() && stopped.is_none() && !plan.ops.is_empty();
@@ -263,7 +287,7 @@ fn outcome(
     let ops: Vec<OpResult> = records
         .iter()
         .filter(|record| !record.latency.is_empty() || record.failed() > 0)
-        .map(|record| OpResult::of(record, seconds, plan.rate.is_some() && record.name != WATCH_NAME))
+        .map(|record| OpResult::of(record, seconds, plan.rate.is_some() && !is_beside(&record.name)))
         .collect();
     let generator = GeneratorCost {
         cpu_seconds: cpu as f64 / 1e9,
@@ -272,6 +296,7 @@ fn outcome(
         late_p99: late.value_at_percentile(99.0) as f64 / 1e3,
     };
     let mut warnings = generator_warnings(&generator);
+    warnings.extend(beside.probe.error);
     if let Some(watch) = plan.watch.as_ref().filter(|watch| !watch.from_start) {
         let least = events.expected;
         let most = least + events.uncertain * watch.watchers as u64;
@@ -285,7 +310,7 @@ fn outcome(
     if ops.is_empty() && stopped.is_none() {
         warnings.push("nothing was measured: the run was too short".to_owned());
     }
-    let count = ops.iter().filter(|op| op.name != WATCH_NAME || plan.ops.is_empty()).map(|op| op.count).sum();
+    let count = ops.iter().filter(|op| !is_beside(&op.name) || plan.ops.is_empty()).map(|op| op.count).sum();
     let has_pids = watched.after.memory > 0;
     let has_watch = plan.watch.is_some();
     let round = RoundResult {
@@ -294,9 +319,16 @@ fn outcome(
         events: has_watch.then_some(events),
         cost: has_pids.then(|| watched.after.since(&watched.before, count)),
         generator,
-        server_seconds: watched.seconds.clone(),
+        samples: watched.samples,
+        disk_probe: beside.probe.seconds,
+        compactions: beside.compactions.marks,
     };
     RoundOutcome { round, warnings, violations, stopped }
+}
+
+/// Whether an operation is none of the callers.
+fn is_beside(name: &str) -> bool {
+    name == WATCH_NAME || name == COMPACT_NAME
 }
 
 fn generator_warnings(generator: &GeneratorCost) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! State shared by the threads of a run.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
 /// Counters and flags of all threads of a run.
@@ -16,6 +16,8 @@ pub(super) struct RunShared {
     pub(super) done: AtomicU64,
     pub(super) failed: AtomicU64,
     pub(super) events: AtomicU64,
+    /// The newest revision that a reply has shown.
+    pub(super) newest: AtomicI64,
     /// Events that must come by what all threads have confirmed, and how many threads have.
     pub(super) expected: AtomicU64,
     pub(super) threads: usize,

@@ -488,6 +488,7 @@ impl Worker {
         self.shared.failed.fetch_add(counts.1 - self.reported.1, Relaxed);
         self.shared.events.fetch_add(counts.2 - self.reported.2, Relaxed);
         self.reported = counts;
+        self.shared.newest.fetch_max(self.callers.newest, Relaxed);
     }
 
     fn try_again(&mut self, number: usize, now: u64) {

@@ -33,6 +33,8 @@ pub(crate) struct Faults {
     pub(crate) ends_tokens_after: Option<u64>,
     /// It has no users before so many writes, and asks for rights from then on.
     pub(crate) is_open_until: Option<u64>,
+    /// It compacts nothing.
+    pub(crate) refuses_compactions: bool,
 }
 
 /// A running one; ends when it is dropped.
@@ -188,6 +190,9 @@ impl FakeServer {
                 if call.token.is_empty() && self.faults.is_open_until.is_some() && !self.is_open() =>
             {
                 return Err(("3", "etcdserver: user name is empty"));
+            }
+            "/etcdserverpb.KV/Compact" if self.faults.refuses_compactions => {
+                return Err(("14", "etcdserver: request timed out"));
             }
             "/etcdserverpb.Maintenance/Status" => {
                 header(&mut reply, self.revision);
