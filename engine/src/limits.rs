@@ -171,6 +171,16 @@ pub const INDEX_LOAD_THREADS_MAX: usize = 8;
 /// simulated disk, so that small stores of tests are loaded side by side too.
 pub const INDEX_LOAD_KEYS_MIN: u64 = if cfg!(feature = "sim") { 32 } else { 16 * 1024 };
 
+/// Records that a start gathers before it takes them into the index, in the order of their keys: as
+/// many as a part of the keys that are there, so that a node of the index is come to some times. At
+/// the most 100 MB of memory for each thread. Few in builds with a simulated disk, so that small
+/// stores of tests gather more than once.
+pub const REPLAY_GATHERED_PART: u64 = 4;
+/// See [`REPLAY_GATHERED_PART`].
+pub const REPLAY_GATHERED_MIN: u64 = if cfg!(feature = "sim") { 16 } else { 64 * 1024 };
+/// See [`REPLAY_GATHERED_PART`].
+pub const REPLAY_GATHERED_MAX: u64 = 1024 * 1024;
+
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 
@@ -214,6 +224,7 @@ const _: () = {
     assert!(COMPACTION_HASHES_MAX > 0 && LOOK_BACK_STEPS > 0);
     assert!(RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
     // Saving the index keeps up with the records, whose round is half of it.
+    assert!(REPLAY_GATHERED_MIN <= REPLAY_GATHERED_MAX && REPLAY_GATHERED_MAX < u32::MAX as u64);
     assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0);
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
     assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);

@@ -9,12 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::limits;
-use crate::mvcc::key_history::{KeyHistory, KeyMeta};
+use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{Key, KeyIndex};
-use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
+use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
 use crate::mvcc::long_keys::{self, WaitingKeys};
-use crate::mvcc::record::StoredRecord;
-use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::replay::{Replay, Replayed};
 use crate::mvcc::saved_history::{self, HistoryReader};
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::snapshot::Snapshot;
@@ -188,13 +187,13 @@ impl Loading<'_> {
         let Self { tree, meta, ranges } = self;
         let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
         let LoadedRows { index, rows, unswept, long } = load(tree, meta, part, &mut some)?;
-        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long };
-        replay.run(&mut |read| {
+        let mut replay = Replay::new(tree, meta, ranges, index, long);
+        replay.run(part, &mut |read| {
             if is_first {
                 tell(Progress::Records(read));
             }
         })?;
-        let Replay { index, records, long, .. } = replay;
+        let Replayed { index, records, long } = replay.end()?;
         Ok((LoadedIndex { index, unswept, records, long }, rows))
     }
 }
@@ -287,101 +286,6 @@ fn load_long(
     Ok(waiting)
 }
 
-/// Reading the records that the saved index does not have.
-struct Replay<'r> {
-    tree: &'r Snapshot,
-    meta: StoreMeta,
-    ranges: &'r SavedRanges,
-    /// The keys that count.
-    part: &'r IndexPart,
-    index: KeyIndex,
-    /// Records that were not in it.
-    records: u64,
-    /// Keys too long for a page that they have changed.
-    long: WaitingKeys,
-}
-
-impl Replay<'_> {
-    fn run(&mut self, tell: &mut dyn FnMut(u64)) -> Result<()> {
-        let (tree, meta) = (self.tree, self.meta);
-        let mut cursor = tree.cursor(RECORDS);
-        let after = Revision { main: meta.index_revision, sub: i64::MAX };
-        cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
-        let mut read = 0_u64;
-        while let Some((key, record)) = cursor.next()? {
-            let key =
-                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
-            let record =
-                StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-            if key.revision.main > meta.revision {
-                return Err(Error::corrupt(format!(
-                    "there is a record of revision {}, but the store is at {}",
-                    key.revision.main, meta.revision
-                )));
-            }
-            read += 1;
-            if read.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell(read);
-            }
-            if self.part.has(record.key) {
-                self.take(key, &record)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, key: RecordKey, record: &StoredRecord<'_>) -> Result<()> {
-        let is_long = record.key.len() > limits::key_bytes_max(self.tree.page_bytes());
-        let saved = self.ranges.at(record.key).max(if is_long { self.meta.long_revision } else { 0 });
-        if key.revision.main <= saved {
-            return Ok(());
-        }
-        self.records += 1;
-        if is_long {
-            self.long.insert(Key::from(record.key));
-        }
-        // Some versions have saved some keys ahead of the rest of their range.
-        let known = self.index.root().change_at(record.key, i64::MAX);
-        if known.is_some_and(|known| known.revision >= key.revision) {
-            return Ok(());
-        }
-        let is_compacted = key.revision.main <= self.meta.compact_revision;
-        match key.kind {
-            // A compaction may have dropped the change before it.
-            RecordKind::Put if is_compacted => {
-                let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
-                let is_possible = (1..=limits::VERSION_MAX).contains(&version)
-                    && (0..=key.revision.main).contains(&create_revision);
-                if !is_possible {
-                    return Err(self.contradiction(key, record, 0));
-                }
-                let put = KeyMeta { create_revision, modified: key.revision, version };
-                self.index.put_as_recorded(record.key, put);
-            }
-            RecordKind::Put => {
-                let put = self.index.put(record.key, key.revision);
-                if put.meta.version != record.stamp.version {
-                    return Err(self.contradiction(key, record, put.meta.version));
-                }
-            }
-            RecordKind::Tombstone => {
-                self.index.tombstone(record.key, key.revision);
-            }
-        }
-        if is_compacted {
-            self.index.compact_key(record.key, self.meta.compact_revision);
-        }
-        Ok(())
-    }
-
-    fn contradiction(&self, key: RecordKey, record: &StoredRecord<'_>, version: i64) -> Error {
-        Error::corrupt(format!(
-            "record {}.{} says version {} of its key, the index says {version}",
-            key.revision.main, key.revision.sub, record.stamp.version
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -389,7 +293,6 @@ mod tests {
     use super::*;
     use crate::db::DbOptions;
     use crate::disk::{Disk, SimDisk};
-    use crate::mvcc::record::{Stamp, encode_put};
     use crate::mvcc::{CheckpointKind, Store};
     use crate::random::Random;
 
@@ -453,38 +356,6 @@ mod tests {
                 assert_eq!(live(&loaded.index), live(&whole.index));
             }
         }
-    }
-
-    /// A compacted record is taken at its word: the puts that follow it count on from there.
-    #[test]
-    fn a_compacted_record_with_an_impossible_version_is_an_error() {
-        let store = store(4);
-        let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
-        let part = IndexPart { from: Vec::new(), end: None };
-        let revision = |main| Revision { main, sub: 0 };
-        let last = store.saved.revision;
-        let take = |version| {
-            let meta = StoreMeta { compact_revision: last + 1, ..store.saved };
-            let mut replay = Replay {
-                tree: &store.tree,
-                meta,
-                ranges: &ranges,
-                part: &part,
-                index: KeyIndex::new(),
-                records: 0,
-                long: WaitingKeys::default(),
-            };
-            let stamp = Stamp { create_revision: 1, mod_revision: last + 1, version, lease: 0 };
-            let record = encode_put(b"key", b"value", stamp, |parts| parts.concat());
-            let key = RecordKey { revision: revision(last + 1), kind: RecordKind::Put };
-            replay.take(key, &StoredRecord::parse(&record).unwrap())?;
-            Ok(replay.index.put(b"key", revision(last + 2)).meta.version)
-        };
-        for version in [limits::VERSION_MAX + 1, i64::MAX - 1, i64::MAX] {
-            let taken: Result<i64> = take(version);
-            assert!(matches!(taken, Err(Error::Corrupt(_))), "{version}: {taken:?}");
-        }
-        assert_eq!(take(limits::VERSION_MAX).unwrap(), limits::VERSION_MAX + 1);
     }
 
     /// Their rows were to be saved again when the process ended, and no walk comes by them.

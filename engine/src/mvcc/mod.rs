@@ -29,6 +29,7 @@ mod long_keys;
 mod reader;
 pub mod record;
 mod record_counts;
+mod replay;
 mod restore;
 pub mod revision;
 mod saved_history;
