@@ -125,6 +125,9 @@ mod tests {
             preset = "watch-fanout"
             watch = { watchers = 500 }
             [[scenario]]
+            preset = "large"
+            compact-every = 2.5
+            [[scenario]]
             name = "own"
             clients = 7
             ops = [{ op = "get", serializable = true, weight = 3 }, { op = "txn", puts = 5 }]
@@ -133,8 +136,11 @@ mod tests {
         .unwrap();
         let watch = plans[0].watch.as_ref().unwrap();
         assert_eq!((watch.watchers, watch.streams, plans[0].duration), (500, 100, 3.0));
-        assert_eq!((plans[1].clients, plans[1].keys.count, plans[1].ops.len()), (7, 77, 2));
-        assert_eq!(plans[1].ops[0].weight, 3);
+        let large = &plans[1];
+        assert_eq!((large.keys.count, large.keys.size, large.preload_batch), (77, 64, 128));
+        assert_eq!((large.compact_every, large.disk_probe), (Some(2.5), Some(0.1)));
+        assert_eq!((plans[2].clients, plans[2].keys.count, plans[2].ops.len()), (7, 77, 2));
+        assert_eq!(plans[2].ops[0].weight, 3);
     }
 
     #[test]
@@ -143,6 +149,7 @@ mod tests {
             ("[[scenario]]\npreset = \"putt\"", "putt"),
             ("[[scenario]]\npreset = \"put\"\nclientz = 3", "clientz"),
             ("[[scenario]]\npreset = \"put\"\nclients = 0", "--clients"),
+            ("[[scenario]]\npreset = \"large\"\ncompact-every = 0", "compact-every"),
             ("[[scenario]]\npreset = \"put\"\n[[scenario]]\npreset = \"put\"", "two scenarios"),
             ("[[scenario]]\nname = \"a\"\nops = [{ op = \"fly\" }]", "fly"),
         ] {

@@ -60,6 +60,8 @@ fn the_report_opens_offline_and_shows_its_plots() {
         "--watchers=20",
         "--streams=5",
         "--duration=3s",
+        "--compact-every=1s",
+        "--disk-probe=100ms",
         "--html",
         page.to_str().unwrap(),
         "-q",
@@ -81,8 +83,9 @@ fn the_report_opens_offline_and_shows_its_plots() {
         &page,
     );
     assert!(dom.contains("latency by percentile") && dom.contains("delay of events"));
+    assert!(dom.contains("slowest each second") && dom.contains("raw fdatasync"));
     // The browser has taken in all that the page has.
-    for (what, least) in [("<svg", 4), ("<polyline", 3), ("class=\"bar", 3)] {
+    for (what, least) in [("<svg", 4), ("<polyline", 3), ("class=\"bar", 3), ("class=\"mark", 4)] {
         let (shown, written) = (dom.matches(what).count(), text.matches(what).count());
         assert!(shown == written && written >= least, "{what}: {shown} are shown of {written}\n{text}");
     }

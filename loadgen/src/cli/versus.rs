@@ -50,27 +50,35 @@ pub(super) struct VersusArgs {
     outputs: Outputs,
 }
 
-/// Measures two servers in turn.
-pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
-    let suite = args.suite.as_deref().map(Suite::read).transpose()?;
-    let mut plans = match (&suite, args.scenarios.as_slice()) {
+fn is_long(plan: &Plan) -> bool {
+    presets::LONG.contains(&plan.name.as_str())
+}
+
+/// The scenarios: those of the suite, those that are named, or all that take seconds.
+fn plans(args: &VersusArgs, suite: Option<&Suite>) -> anyhow::Result<Vec<Plan>> {
+    let all = presets::NAMES.map(|(name, _)| name);
+    let quick = all.iter().filter(|name| !presets::LONG.contains(name));
+    let mut plans = match (suite, args.scenarios.as_slice()) {
         (Some(suite), _) => suite.plans()?,
-        (None, []) => presets::NAMES
-            .iter()
-            .filter(|(name, _)| !presets::LONG.contains(name))
-            .map(|(name, _)| presets::preset(name))
-            .collect::<anyhow::Result<Vec<_>>>()?,
-        (None, names) => {
-            names.iter().map(|name| presets::preset(name)).collect::<anyhow::Result<Vec<_>>>()?
-        }
+        (None, []) => quick.map(|name| presets::preset(name)).collect::<anyhow::Result<Vec<_>>>()?,
+        (None, names) => names.iter().map(|name| presets::preset(name)).collect::<anyhow::Result<_>>()?,
     };
-    let is_long = |plan: &Plan| presets::LONG.contains(&plan.name.as_str());
     for plan in plans.iter_mut().filter(|plan| !plan.catches_up()) {
         let own = if suite.is_some() || is_long(plan) { plan.duration } else { SECONDS };
         plan.duration = args.duration.unwrap_or(own);
     }
-    let rounds = args.rounds.or(suite.as_ref().and_then(|suite| suite.rounds));
-    let rounds = |plan: &Plan| rounds.unwrap_or(if is_long(plan) { 1 } else { ROUNDS });
+    Ok(plans)
+}
+
+fn rounds(args: &VersusArgs, suite: Option<&Suite>, plan: &Plan) -> usize {
+    let said = args.rounds.or(suite.and_then(|suite| suite.rounds));
+    said.unwrap_or(if is_long(plan) { 1 } else { ROUNDS })
+}
+
+/// Measures two servers in turn.
+pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
+    let suite = args.suite.as_deref().map(Suite::read).transpose()?;
+    let plans = plans(args, suite.as_ref())?;
     let [mut a, mut b] = args.pair.both(args.members)?;
     let tls = args.tls.or(suite.as_ref().and_then(|suite| suite.tls));
     let auth = args.auth.or(suite.as_ref().and_then(|suite| suite.auth));
@@ -90,7 +98,8 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
             said.iter().chain(wrong).for_each(|text| println!("{label}: {text}"));
         }
     };
-    let (pairs, failure) = versus::run(&session, (&a, &b), &plans, rounds, show)?;
+    let (pairs, failure) =
+        versus::run(&session, (&a, &b), &plans, |plan| rounds(args, suite.as_ref(), plan), show)?;
     let rows: Vec<_> = pairs
         .iter()
         .flat_map(|(first, second)| ratios::compare((labels[0], labels[1]), first, second))
@@ -105,4 +114,48 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
     let title = format!("{} beside {}", labels[0], labels[1]);
     args.outputs.write(&title, &labels, &runs, &rows)?;
     failure.map_or_else(|| Ok(status(&runs)), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(flatten)]
+        versus: VersusArgs,
+    }
+
+    /// Name, seconds and rounds of each scenario.
+    fn planned(words: &[&str], suite: Option<&Suite>) -> Vec<(String, f64, usize)> {
+        let args = Words::parse_from([&["versus"], words].concat()).versus;
+        let with_rounds = |plan: Plan| {
+            let rounds = rounds(&args, suite, &plan);
+            (plan.name, plan.duration, rounds)
+        };
+        plans(&args, suite).unwrap().into_iter().map(with_rounds).collect()
+    }
+
+    #[test]
+    fn scenarios_that_take_long_are_run_when_they_are_named_and_once() {
+        let all = planned(&[], None);
+        assert_eq!(all.len(), presets::NAMES.len() - presets::LONG.len());
+        assert!(all.iter().all(|(name, _, rounds)| name != "large" && *rounds == ROUNDS));
+        assert!(all.contains(&("put".to_owned(), SECONDS, ROUNDS)));
+        let large = |seconds, rounds| ("large".to_owned(), seconds, rounds);
+        let put = ("put".to_owned(), SECONDS, ROUNDS);
+        assert_eq!(planned(&["--scenario", "large,put"], None), [large(600.0, 1), put]);
+        let words = ["--scenario", "large", "--duration", "20s", "--rounds", "3"];
+        assert_eq!(planned(&words, None), [large(20.0, 3)]);
+    }
+
+    #[test]
+    fn a_suite_says_how_long_and_how_often_unless_the_command_line_does() {
+        let text = "rounds = 2\n[[scenario]]\npreset = \"put\"\nduration = 7.0\n";
+        let suite: Suite = toml::from_str(text).unwrap();
+        assert_eq!(planned(&[], Some(&suite)), [("put".to_owned(), 7.0, 2)]);
+        let words = ["--duration", "1s", "--rounds", "4"];
+        assert_eq!(planned(&words, Some(&suite)), [("put".to_owned(), 1.0, 4)]);
+    }
 }

@@ -13,6 +13,10 @@ const BOTTOM: f64 = 44.0;
 /// Colours the page has; series beyond them begin again with dashes.
 pub const COLOURS: usize = 6;
 
+/// Points of a line that say their figures; in longer lines the highest of neighbours does, so that
+/// a page of a long run stays small.
+const DOTS_MAX: usize = 240;
+
 /// How figures lie on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
@@ -257,7 +261,9 @@ impl Chart {
         let dashes = if series.is_dashed { " dashed" } else { "" };
         let colour = series.colour % COLOURS;
         let _ = write!(out, "<polyline class=\"line c{colour}{dashes}\" points=\"{}\"/>", path.join(" "));
-        for point in self.drawn(series) {
+        let points: Vec<_> = self.drawn(series).collect();
+        for group in points.chunks(points.len().div_ceil(DOTS_MAX).max(1)) {
+            let Some(point) = group.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
             let _ = write!(
                 out,
                 "<circle class=\"dot c{colour}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\"><title>{}</title></circle>",
@@ -320,6 +326,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_highest_points_of_a_long_line_say_their_figures() {
+        let height = |at: u32| if at == 1_234 { 77.0 } else { 1.0 };
+        let text = chart(Scale::Linear, (0..5_000).map(|at| (f64::from(at), height(at))).collect());
+        let dots = text.matches("<circle").count();
+        assert!((DOTS_MAX / 2..=DOTS_MAX).contains(&dots) && text.contains("77 at 1234"), "{dots}");
     }
 
     #[test]
