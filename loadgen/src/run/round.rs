@@ -198,12 +198,6 @@ fn follow(
         }
         clock::rest(Duration::from_millis(1));
     }
-    let start = clock::nanos() + 2_000_000;
-    shared.start.store(start, Relaxed);
-    let (from, length) = (
-        start + clock::from_seconds(plan.warmup),
-        clock::from_seconds(plan.warmup) + clock::from_seconds(plan.duration),
-    );
     let usage = |pids: &[u32]| ProcessUsage::of(pids);
     let syncs = |pids: &[u32]| if pids.is_empty() { None } else { cost::syncs(&plan.endpoints) };
     // Making metrics costs a server something, which is not what is measured: they are asked for
@@ -213,12 +207,16 @@ fn follow(
         let used = usage(pids);
         ProcessUsage { syncs: syncs(pids), ..used }
     };
-    let mut watched = ServerWatch {
-        start,
-        samples: Vec::new(),
-        before: before(&around.source.pids),
-        after: ProcessUsage::default(),
-    };
+    // A run without a warm-up may be over before metrics are there.
+    let first = before(&around.source.pids);
+    let start = clock::nanos() + 2_000_000;
+    shared.start.store(start, Relaxed);
+    let (from, length) = (
+        start + clock::from_seconds(plan.warmup),
+        clock::from_seconds(plan.warmup) + clock::from_seconds(plan.duration),
+    );
+    let mut watched =
+        ServerWatch { start, samples: Vec::new(), before: first, after: ProcessUsage::default() };
     let mut sampler = (plan.warmup == 0.0).then(|| Sampler::new(from, from, watched.before));
     let mut ended = None;
     while !are_done() {
