@@ -192,8 +192,8 @@ fn large(plan: Plan) -> Plan {
         duration: 600.0,
         compact_every: Some(60.0),
         disk_probe: Some(0.1),
-        // All of them wait after a stall of 36 ms. Calls that begin late for that have latencies from
-        // the clock all the same.
+        // A stall of 36 ms keeps all of them waiting; calls that begin late for that count from the
+        // clock all the same.
         clients: 2_000,
         conns: 20,
         ..plan
