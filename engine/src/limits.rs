@@ -67,6 +67,12 @@ pub const TRANSFER_CHUNK_BYTES: usize = 128 * 1024;
 pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
 /// Bytes of values behind which such a look ends; one longer value is moved whole.
 pub const DEFRAGMENT_BYTES_PER_STEP: usize = 8 << 20;
+/// Long values such a step looks at, and lengths of free rows on the way to places for them: a step
+/// in which none finds one is bounded too.
+pub const DEFRAGMENT_LOOKS_PER_STEP: usize = 100_000;
+/// Checkpoints that find no room until a defragmentation moves nothing more, and then until it is
+/// over. Some seconds each, as a member makes them.
+pub const DEFRAGMENT_REFUSALS_MAX: u32 = 20;
 /// Commits a defragmentation waits for readers of old pages: before it moves anything, for what
 /// lies low is theirs, and at its end, before it cuts. Some seconds; a reader may hold them longer.
 pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
@@ -220,6 +226,7 @@ const _: () = {
     assert!(COMPACT_REWRITTEN_PER_RECORD_BYTE > 1 && COMPACT_SMALL_RECORDS <= COMPACT_HASHED_RECORDS_MAX);
     assert!(SWEEP_KEYS_PER_STEP > 0 && SWEEP_LONG_ROWS_PER_STEP > 0 && SWEEP_PART > 0);
     assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_BYTES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
+    assert!(DEFRAGMENT_LOOKS_PER_STEP > 0 && DEFRAGMENT_REFUSALS_MAX > 0);
     assert!(HASH_LOOK_STEPS_MIN > 0 && HASH_STEPS_PER_RECORD > 0 && HASH_BYTES_PER_RECORD > 0);
     assert!(COMPACTION_HASHES_MAX > 0 && LOOK_BACK_STEPS > 0);
     assert!(RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);

@@ -5,7 +5,7 @@
 //!                             '-- dropped: nothing has happened
 //! ```
 
-use crate::btree::cursor::KeyBehind;
+use crate::btree::cursor::LeafBehind;
 use crate::btree::{self, Edit, PlacedValues, Tree};
 use crate::db::Db;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
@@ -39,13 +39,48 @@ pub struct WriteTxn<'d> {
     pub(crate) failed: bool,
 }
 
-/// How much [`WriteTxn::move_down`] may still do in a transaction.
-#[derive(Debug, Clone, Copy)]
-pub struct MovesMax {
+/// What [`WriteTxn::move_down`] may still do in a transaction, and what it has found.
+#[derive(Debug, Clone, Default)]
+pub struct Moves {
     /// Leaves to look at.
     pub leaves: usize,
     /// Bytes of values to write again, the last of which may go beyond.
     pub bytes: usize,
+    /// Long values to look at, and lengths of free extents on the way to a place for one; the last
+    /// value may go beyond.
+    pub looks: usize,
+    /// Where room is short because readers hold it, the next transaction is waited for.
+    pub may_wait: bool,
+    /// Nothing has moved, and there may be room later.
+    pub(crate) waits: bool,
+    /// Pages that stay where they are: there is no place for them below.
+    pub(crate) stayed: u64,
+    has_moved: bool,
+    /// Free pages before the limit that nothing has taken, nor will when the commit writes trees.
+    room: Option<u64>,
+    /// No free row of at least so many pages begins before that page: one was looked for in vain.
+    none_before: Option<Extent>,
+}
+
+impl Moves {
+    /// Nothing has moved yet; no room is waited for.
+    #[must_use]
+    pub fn new(leaves: usize, bytes: usize, looks: usize) -> Self {
+        Self { leaves, bytes, looks, ..Self::default() }
+    }
+
+    /// Pages before the limit have gone to something that moves.
+    fn take(&mut self, pages: u64) {
+        self.has_moved = true;
+        self.room = self.room.map(|room| room.saturating_sub(pages));
+    }
+
+    /// Whether to go on in a later transaction, which has room in what this one has moved away
+    /// from, or readers have left.
+    fn wait(&mut self) -> bool {
+        self.waits = self.may_wait && !self.has_moved;
+        self.waits || self.has_moved
+    }
 }
 
 impl Db {
@@ -145,8 +180,9 @@ impl<'d> WriteTxn<'d> {
     }
 
     /// Has pages at or behind page `limit` written again, to lower places: those of a table from
-    /// key `start` on, as far as `most` reaches. Returns the key to go on from, or none at the
-    /// table's end. Must come before other changes, and after [`WriteTxn::shrink`].
+    /// key `start` on, as far as `moves` reaches. What finds no lower place stays, so that the file
+    /// gets no longer for it. Returns the key to go on from, or none at the table's end. Must come
+    /// before other changes, and after [`WriteTxn::shrink`].
     ///
     /// # Errors
     /// When a page is damaged: drop the transaction then.
@@ -155,37 +191,105 @@ impl<'d> WriteTxn<'d> {
         table: Table,
         start: &[u8],
         limit: PageId,
-        most: &mut MovesMax,
+        moves: &mut Moves,
     ) -> Result<Option<Vec<u8>>> {
         assert!(self.shrinking, "pages are moved down by a commit that takes any free pages");
         let base = self.base.clone();
         let mut cursor = base.cursor(table);
         cursor.seek(start)?;
-        while most.leaves > 0 {
-            let Some(keys) = cursor.keys_behind(limit)? else { return Ok(None) };
-            // Those before `start` are of a step before, which has found no lower place for them.
-            // One key is moved in any case: the way to it may still lie behind.
-            let moved_before =
-                keys.partition_point(|behind| behind.key < start).min(keys.len().saturating_sub(1));
-            for KeyBehind { key, value } in &keys[moved_before..] {
-                if most.bytes == 0 {
-                    return Ok(Some(key.to_vec()));
-                }
-                // No hole takes it: at the end it would only make the file longer.
-                if value.is_some_and(|value| !self.db.space.has_lower(value)) {
-                    continue;
-                }
-                let misplaced = || Error::corrupt("a key of the tree lies where it is not looked for");
-                let value = base.get(table, key)?.ok_or_else(misplaced)?;
-                self.put(table, key, value)?;
-                most.bytes = most.bytes.saturating_sub(value.len());
+        while moves.leaves > 0 {
+            let Some(leaf) = cursor.leaf_behind(limit)? else { return Ok(None) };
+            let next = self.move_leaf(table, start, limit, &leaf, moves)?;
+            if next.is_some() {
+                return Ok(next);
             }
-            most.leaves -= 1;
+            moves.leaves -= 1;
             if cursor.next_leaf()?.is_none() {
                 return Ok(None);
             }
         }
-        Ok(cursor.next()?.map(|(key, _)| key.to_vec()))
+        Ok(cursor.next_key()?.map(<[u8]>::to_vec))
+    }
+
+    /// Moves what of a leaf lies behind `limit`, its values from key `start` on. Returns the key to
+    /// go on from, if it was not all looked at.
+    fn move_leaf(
+        &mut self,
+        table: Table,
+        start: &[u8],
+        limit: PageId,
+        leaf: &LeafBehind<'_>,
+        moves: &mut Moves,
+    ) -> Result<Option<Vec<u8>>> {
+        if leaf.levels_behind > 0 {
+            if self.has_room(leaf.levels_behind, limit, moves) {
+                let before = self.freed.len();
+                self.change(table, |tree, edit| btree::rewrite(tree, edit, leaf.first, leaf.levels_behind))?;
+                moves.take((self.freed.len() - before) as u64);
+            } else if moves.wait() {
+                return Ok(Some(leaf.first.max(start).to_vec()));
+            } else {
+                moves.stayed += 1;
+            }
+        }
+        // Those before `start` are of a step before, which has found no lower place for them.
+        for (key, value) in leaf.values.iter().filter(|(key, _)| *key >= start) {
+            if moves.bytes == 0 || moves.looks == 0 {
+                return Ok(Some(key.to_vec()));
+            }
+            let Some(place) = self.lower_place(*value, moves) else {
+                moves.stayed += value.pages;
+                continue;
+            };
+            let pages_before = place.stop().min(limit.0).saturating_sub(place.start.0);
+            if self.has_room(leaf.levels + pages_before, limit, moves) {
+                self.move_value(table, key, pages_before, moves)?;
+            } else if moves.wait() {
+                return Ok(Some(key.to_vec()));
+            } else {
+                moves.stayed += value.pages;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts a value again, `pages_before` of whose pages come to lie before the file's end to be.
+    fn move_value(&mut self, table: Table, key: &[u8], pages_before: u64, moves: &mut Moves) -> Result<()> {
+        let base = self.base.clone();
+        let misplaced = || Error::corrupt("a key of the tree lies where it is not looked for");
+        let value = base.get(table, key)?.ok_or_else(misplaced)?;
+        let before = self.freed.len();
+        self.put(table, key, value)?;
+        // One of what is freed is the value itself, the others are pages of its way.
+        let way = (self.freed.len() - before).saturating_sub(1) as u64;
+        moves.take(way + pages_before);
+        moves.bytes = moves.bytes.saturating_sub(value.len());
+        Ok(())
+    }
+
+    /// Where a value comes to lie if it is put again, if that is before its place.
+    fn lower_place(&self, value: Extent, moves: &mut Moves) -> Option<Extent> {
+        let mut looks = 1;
+        // Free rows only become fewer and shorter while a transaction moves.
+        let is_known = |none: Extent| value.pages >= none.pages && value.start <= none.start;
+        if moves.none_before.is_some_and(is_known) {
+            moves.looks = moves.looks.saturating_sub(looks);
+            return None;
+        }
+        let found = self.db.space.lowest_free(value.pages, &mut looks);
+        moves.looks = moves.looks.saturating_sub(looks);
+        let start = found.map_or(PageId(u64::MAX), |found| found.start);
+        let place = Extent { start, pages: value.pages };
+        if start >= value.start {
+            moves.none_before = Some(place);
+            return None;
+        }
+        Some(place)
+    }
+
+    /// So many pages more find room before page `limit`, in pages of no reader.
+    fn has_room(&self, pages: u64, limit: PageId, moves: &mut Moves) -> bool {
+        *moves.room.get_or_insert_with(|| self.db.space.free_before(limit)) >= pages
     }
 
     /// Makes this commit use the lowest free pages, however scattered, and cut free ones off the
@@ -194,10 +298,13 @@ impl<'d> WriteTxn<'d> {
         self.shrinking = true;
     }
 
-    /// All content at or behind page `limit` finds room before it, in free pages of no reader.
+    /// The length in pages that the file could have: what holds data, that of readers too, and some
+    /// room to move in.
     #[must_use]
-    pub(crate) fn has_room_before(&self, limit: PageId) -> bool {
-        self.db.space.has_room_before(limit)
+    pub(crate) fn shortest(&self) -> PageId {
+        let held = self.db.space.held_pages();
+        assert!(held > 0, "a file in which nothing is in use has no meta slots either");
+        PageId(held + held / 16 + 64)
     }
 
     /// Pages that transaction `txn` or an earlier one has freed still wait for readers.

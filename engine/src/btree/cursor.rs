@@ -6,12 +6,17 @@ use crate::meta::TableRoot;
 use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 use crate::space::Extent;
 
-/// A key that has to be written again so that the file can end before it.
+/// What of a leaf has to be written again so that the file can end before it.
 #[derive(Debug)]
-pub(crate) struct KeyBehind<'p> {
-    pub(crate) key: &'p [u8],
-    /// The place of its value, if that is a long one.
-    pub(crate) value: Option<Extent>,
+pub(crate) struct LeafBehind<'p> {
+    /// Its first key.
+    pub(crate) first: &'p [u8],
+    /// The pages on the way to it, and its own.
+    pub(crate) levels: u64,
+    /// How many of them have to be written again, from the root down.
+    pub(crate) levels_behind: u64,
+    /// The keys of long values that lie behind, and where.
+    pub(crate) values: Vec<(&'p [u8], Extent)>,
 }
 
 /// The value of a key.
@@ -151,31 +156,34 @@ impl<'p> Cursor<'p> {
         result
     }
 
-    /// Keys of the leaf under the cursor that have to be written again so that nothing on the way
-    /// to it, nor a long value of it, lies at or behind page `limit`; none at the end of the table.
+    /// What of the leaf under the cursor, of the way to it and of its long values lies at or behind
+    /// page `limit`; none at the end of the table.
     ///
     /// # Errors
     /// When a page is damaged.
-    pub(crate) fn keys_behind(&self, limit: PageId) -> Result<Option<Vec<KeyBehind<'p>>>> {
+    pub(crate) fn leaf_behind(&self, limit: PageId) -> Result<Option<LeafBehind<'p>>> {
         let Some((leaf, _)) = self.path.last() else { return Ok(None) };
-        let way_is_behind = self.path.iter().any(|(page, _)| page.id() >= limit);
-        let mut keys = Vec::new();
+        let lowest = self.path.iter().rposition(|(page, _)| page.id() >= limit);
+        let mut behind = LeafBehind {
+            first: b"",
+            levels: self.path.len() as u64,
+            levels_behind: lowest.map_or(0, |at| at as u64 + 1),
+            values: Vec::new(),
+        };
         for at in 0..leaf.len() {
             let cell =
                 leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
-            let value = match cell.value {
-                StoredValue::Inline(_) => None,
-                StoredValue::Extent { at: extent, len } => {
-                    Some(Extent { start: extent.id, pages: extent_pages(len, self.pages.page_bytes) })
+            if at == 0 {
+                behind.first = cell.key;
+            }
+            if let StoredValue::Extent { at: value, len } = cell.value {
+                let value = Extent { start: value.id, pages: extent_pages(len, self.pages.page_bytes) };
+                if value.stop() > limit.0 {
+                    behind.values.push((cell.key, value));
                 }
-            };
-            let value_is_behind = value.is_some_and(|value| value.stop() > limit.0);
-            // One key is enough to have the whole way written again.
-            if value_is_behind || (way_is_behind && at == 0) {
-                keys.push(KeyBehind { key: cell.key, value });
             }
         }
-        Ok(Some(keys))
+        Ok(Some(behind))
     }
 
     /// Moves to the next leaf; its first key, or none at the end of the table.

@@ -138,6 +138,27 @@ fn check_cells(page: &PageView<'_>, page_bytes: u32) -> std::result::Result<(), 
     Ok(())
 }
 
+/// Has so many pages on the way to a key written again as they are, from the root down: the commit
+/// gives them other places. Long values stay where they are.
+///
+/// # Errors
+/// When a page on the way is damaged; the transaction must be given up then.
+pub fn rewrite(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], levels: u64) -> Result<()> {
+    assert!(tree.stored.root.is_some() || tree.root.is_some(), "a table without a key has no way to it");
+    let mut root = tree.open(edit)?;
+    let mut node: &mut TreeNode = &mut root;
+    for _ in 1..levels {
+        if node.kind != PageKind::Branch {
+            return Err(edit.misplaced());
+        }
+        let (at, _) = node.find(key).ok_or_else(|| edit.malformed())?;
+        let child = node.take_child(at, edit)?;
+        node = node.children[at].insert(child);
+    }
+    tree.root = Some(root);
+    Ok(())
+}
+
 impl Tree {
     /// A table as it is in the file.
     #[must_use]

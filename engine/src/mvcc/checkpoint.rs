@@ -212,8 +212,7 @@ impl Store {
             }
             Err(DiskFull { tables, long_keys, error }) => {
                 self.unsaved_long.merge(long_keys);
-                let base_txn = self.tree.txn();
-                self.defragmentation = self.defragmentation.take().and_then(|it| it.without_room(base_txn));
+                self.defragment_without_room();
                 for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
@@ -336,7 +335,7 @@ impl Checkpoint {
         let base = db.snapshot();
         let mut txn = db.begin()?;
         let defragmentation = match self.defragmentation {
-            Some(defragmentation) => defragmentation.step(&mut txn)?,
+            Some(defragmentation) => Some(defragmentation.step(&mut txn)?),
             None => None,
         };
         let mut counted = put_records(&mut txn, &tail, from.revision, to.revision)?;

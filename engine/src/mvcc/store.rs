@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
-use crate::limits::FORGET_BYTES_PER_TURN;
+use crate::limits::{DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN};
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
@@ -23,6 +23,15 @@ use crate::mvcc::tail::Tail;
 use crate::mvcc::view::View;
 use crate::snapshot::Snapshot;
 use crate::{Error, Result};
+
+/// A defragmentation that has not begun.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WantedDefragmentation {
+    /// It begins when the dead records of compactions up to this revision are gone.
+    asked_at: i64,
+    /// Checkpoints that found no room meanwhile.
+    refused: u32,
+}
 
 /// State core view: the only writer.
 #[derive(Debug)]
@@ -43,8 +52,7 @@ pub struct Store {
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
     pub(crate) defragmentation: Option<Defragmentation>,
-    /// One begins when the dead records of compactions up to this revision are gone.
-    pub(crate) defragments_next: Option<i64>,
+    pub(crate) defragments_next: Option<WantedDefragmentation>,
     /// The saved index is being made smaller after a compaction.
     pub(crate) sweep: Option<IndexSweep>,
     /// Keys of which a compaction has dropped records: the index has yet to forget them.
@@ -222,7 +230,8 @@ impl Store {
             return Err(Error::Poisoned);
         }
         if !self.is_defragmenting() {
-            self.defragments_next = Some(self.meta.compact_revision);
+            let asked_at = self.meta.compact_revision;
+            self.defragments_next = Some(WantedDefragmentation { asked_at, refused: 0 });
             self.free_all_compacted();
             self.begin_defragmentation();
         }
@@ -231,7 +240,7 @@ impl Store {
 
     /// Begins the defragmentation that is wanted, if what compactions have left is gone.
     pub(crate) fn begin_defragmentation(&mut self) {
-        let Some(asked_at) = self.defragments_next else { return };
+        let Some(WantedDefragmentation { asked_at, .. }) = self.defragments_next else { return };
         let is_thorough = self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough);
         // Later compactions are not waited for: there may always be one.
         let waits = is_thorough && self.cleaned < asked_at;
@@ -241,10 +250,30 @@ impl Store {
         }
     }
 
+    /// A checkpoint found no room: what goes on in them is not tried for ever.
+    pub(crate) fn defragment_without_room(&mut self) {
+        let base_txn = self.tree.txn();
+        self.defragmentation = self.defragmentation.take().map(|it| it.without_room(base_txn));
+        if let Some(wanted) = &mut self.defragments_next {
+            wanted.refused += 1;
+            if wanted.refused >= DEFRAGMENT_REFUSALS_MAX {
+                self.defragments_next = None;
+                self.defragmentation = Some(Defragmentation::refused());
+            }
+        }
+    }
+
     /// A defragmentation is under way.
     #[must_use]
     pub fn is_defragmenting(&self) -> bool {
-        self.defragmentation.is_some() || self.defragments_next.is_some()
+        self.defragmentation.as_ref().is_some_and(|it| !it.is_over()) || self.defragments_next.is_some()
+    }
+
+    /// Why the last defragmentation left the file longer than it could be, and what to do; none if
+    /// it did not, or one is under way.
+    #[must_use]
+    pub fn defragmentation_left(&self) -> Option<&'static str> {
+        self.defragmentation.as_ref().filter(|_| !self.is_defragmenting())?.left()
     }
 
     /// Sets a row of a small table.

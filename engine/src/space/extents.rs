@@ -73,14 +73,20 @@ impl Extents {
         self.iter().next()
     }
 
+    /// Pages in all extents before page `limit`. Looks at each of these.
+    pub(super) fn pages_before(&self, limit: PageId) -> u64 {
+        let before = self.by_start.range(..limit.0);
+        before.map(|(start, pages)| (*pages).min(limit.0 - start)).sum()
+    }
+
     /// The shortest extent of at least so many pages, the lowest of that length.
     pub(super) fn best_fit(&self, pages: u64) -> Option<Extent> {
         self.by_len.range((pages, 0)..).next().map(|(len, at)| Extent { start: PageId(*at), pages: *len })
     }
 
     /// The lowest extent of at least so many pages. Asks for the lowest of each length that there
-    /// is: extents of very many lengths take very many pages.
-    pub(super) fn lowest_fit(&self, pages: u64) -> Option<Extent> {
+    /// is, and counts these in `looks`: extents of very many lengths take very many pages.
+    pub(super) fn lowest_fit(&self, pages: u64, looks: &mut usize) -> Option<Extent> {
         if let Some(first) = self.first().filter(|first| first.pages >= pages) {
             return Some(first);
         }
@@ -88,6 +94,7 @@ impl Extents {
         while let Some(fit) = self.best_fit(len_min) {
             lowest = Some(lowest.map_or(fit, |lowest| if fit.start < lowest.start { fit } else { lowest }));
             len_min = fit.pages + 1;
+            *looks += 1;
         }
         lowest
     }
@@ -173,7 +180,9 @@ mod tests {
             let fit = extents.iter().filter(|extent| extent.pages >= 3);
             assert_eq!(extents.best_fit(3), fit.min_by_key(|extent| (extent.pages, extent.start.0)));
             for pages in [1, 3] {
-                assert_eq!(extents.lowest_fit(pages), extents.iter().find(|extent| extent.pages >= pages));
+                let (mut looks, lowest) = (0, extents.iter().find(|extent| extent.pages >= pages));
+                assert_eq!(extents.lowest_fit(pages, &mut looks), lowest);
+                assert!(looks <= extents.len(), "{looks} lengths of {} extents", extents.len());
             }
         }
     }

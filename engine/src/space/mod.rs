@@ -72,7 +72,7 @@ impl Space {
 
     /// Takes a row of pages: the lowest free one that is long enough, else new ones at the end.
     pub fn allocate_low(&mut self, pages: u64) -> PageId {
-        match self.free.lowest_fit(pages) {
+        match self.free.lowest_fit(pages, &mut 0) {
             Some(found) => self.take(Extent { start: found.start, pages }),
             None => self.allocate(pages),
         }
@@ -150,20 +150,22 @@ impl Space {
         self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
     }
 
-    /// The content of these pages finds room in free pages before them.
+    /// The lowest free row of at least so many pages; adds the lengths that it looked at to `looks`.
     #[must_use]
-    pub fn has_lower(&self, extent: Extent) -> bool {
-        self.free.lowest_fit(extent.pages).is_some_and(|found| found.start < extent.start)
+    pub fn lowest_free(&self, pages: u64, looks: &mut usize) -> Option<Extent> {
+        self.free.lowest_fit(pages, looks)
     }
 
-    /// All content at or behind page `limit` finds room before it, in free pages of no reader.
-    /// Looks at every unused extent.
+    /// Free pages, of no reader, before page `limit`. Looks at every free extent there.
     #[must_use]
-    pub fn has_room_before(&self, limit: PageId) -> bool {
-        let pages_behind = |extent: Extent| extent.stop().saturating_sub(extent.start.0.max(limit.0));
-        let unused_behind: u64 = self.unused().map(pages_behind).sum();
-        let free_before: u64 = self.free.iter().map(|extent| extent.pages - pages_behind(extent)).sum();
-        self.end.saturating_sub(limit.0) - unused_behind <= free_before
+    pub fn free_before(&self, limit: PageId) -> u64 {
+        self.free.pages_before(limit)
+    }
+
+    /// Pages that hold data of the newest state, or of one that may be read.
+    #[must_use]
+    pub fn held_pages(&self) -> u64 {
+        self.end - self.free.pages()
     }
 
     /// Takes free pages.
