@@ -19,6 +19,7 @@ mod defragment;
 mod garbage;
 pub mod hash;
 mod index_pace;
+mod index_part;
 mod key_changes;
 pub mod key_history;
 pub mod key_index;

@@ -5,10 +5,10 @@
 //! many as come to each node some times, and taken in the order of their keys; those of one key
 //! keep theirs.
 
+use crate::mvcc::index_part::IndexPart;
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::{Key, KeyIndex};
 use crate::mvcc::layout::{RECORDS, StoreMeta};
-use crate::mvcc::loading::IndexPart;
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
