@@ -268,6 +268,38 @@ fn a_leaf_is_moved_without_the_value_that_lies_low() {
     }
 }
 
+/// A branch that lies behind the place where the file is to end is written again without the leaves
+/// below it that lie before: those of the root are all leaves of the table.
+#[test]
+fn a_branch_is_moved_without_the_leaves_that_lie_low() {
+    let disk = SimDisk::new();
+    let mut db = Db::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+    commit(&mut db, |txn| {
+        for number in 0..200 {
+            txn.put(LOW, format!("key{number:03}").as_bytes(), &[b'v'; 100]).unwrap();
+        }
+    });
+    commit(&mut db, |txn| {
+        txn.put(OTHER, b"pad", &vec![b'p'; 400 * 500]).unwrap();
+        txn.put(LOW, b"key100", &[b'w'; 100]).unwrap();
+    });
+    commit(&mut db, |txn| {
+        txn.remove(OTHER, b"pad").unwrap();
+    });
+    commit(&mut db, |_| {});
+    let before = written(&disk);
+    for _ in 0..3 {
+        commit(&mut db, |txn| {
+            txn.shrink();
+            assert_eq!(txn.move_down(LOW, b"", PageId(128), &mut Moves::new(1_000, 1, 1)).unwrap(), None);
+        });
+    }
+    assert!(db.sizes().file < 160 * 512, "{:?}", db.sizes());
+    let moved = written(&disk) - before;
+    assert!(moved < 12_000, "{moved} bytes were written for a leaf and its branches");
+    revd_engine::check::check(&db).unwrap();
+}
+
 /// A step that ends in the middle of a leaf goes on there, also where values before were passed
 /// over: each that has a lower place is moved, once.
 #[test]
