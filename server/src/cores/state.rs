@@ -349,6 +349,10 @@ impl StateEffects for StateDriver {
             Note::StoppedUnsaved => {
                 log::warn("stopping without a last checkpoint: the disk is full", json!({}));
             }
+            Note::FileStaysLong { why, file, in_use } => {
+                let fields = json!({"why": why, "file_bytes": file, "in_use_bytes": in_use});
+                log::warn("the file stays longer than it could be after a defragmentation", fields);
+            }
         }
     }
 }

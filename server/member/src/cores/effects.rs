@@ -119,4 +119,13 @@ pub enum Note {
     },
     /// The last checkpoint found no room; the log has everything.
     StoppedUnsaved,
+    /// A defragmentation is over, and the tree file is longer than it could be.
+    FileStaysLong {
+        /// Why, and what to do.
+        why: &'static str,
+        /// Its bytes.
+        file: u64,
+        /// Bytes of it that hold data.
+        in_use: u64,
+    },
 }

@@ -13,7 +13,7 @@ use revd_engine::mvcc::{CheckpointKind, WrittenCheckpoint};
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::{DurableIndex, Machine};
-use crate::cores::effects::StateEffects;
+use crate::cores::effects::{Note, StateEffects};
 use crate::limits;
 
 /// Where the checkpoint stands.
@@ -58,6 +58,8 @@ pub(super) struct Saving {
     defragment_next: Vec<CommandId>,
     /// Callers that wait for the defragmentation under way.
     defragmenting: Vec<CommandId>,
+    /// What the operator is to be told: the reply, as in etcd, says nothing of it.
+    note: Option<Note>,
 }
 
 impl Saving {
@@ -123,6 +125,9 @@ impl Saving {
     /// applied index that is saved is that of a whole entry, and so must be the state that is saved
     /// with it.
     pub(super) fn schedule(&mut self, machine: &mut Machine, haste: Haste, effects: &mut impl StateEffects) {
+        if let Some(note) = self.note.take() {
+            effects.note(note);
+        }
         let due = std::mem::take(&mut self.is_due);
         if due && self.phase == CheckpointPhase::Waiting {
             self.phase = CheckpointPhase::Idle;
@@ -212,8 +217,11 @@ impl Saving {
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
         let mut answers = self.compacted(durable.compacted);
-        if !durable.defragmenting {
+        if !durable.defragmenting && !self.defragmenting.is_empty() {
             answers.append(&mut self.defragmented(revision));
+            let sizes = machine.store().sizes();
+            let note = |why| Note::FileStaysLong { why, file: sizes.file, in_use: sizes.in_use };
+            self.note = machine.store().defragmentation_left().map(note);
         }
         Saved { index: DurableIndex::of(&durable), answers }
     }
@@ -296,6 +304,48 @@ mod tests {
         applied(&mut store);
         save(&mut store);
         store
+    }
+
+    /// A caller of a defragmentation is answered although the disk stays full, also if a compaction
+    /// comes first; the operator is told why the file is as long as before.
+    #[test]
+    fn a_defragmentation_on_a_full_disk_ends_and_says_why() {
+        for compacts in [false, true] {
+            let disk = SimDisk::new();
+            let options = DbOptions { page_bytes_if_new: 512 };
+            let mut store = Store::open(Arc::new(disk.clone()), options).expect("an empty disk");
+            (0..KEYS).for_each(|number| put(&mut store, number));
+            save(&mut store);
+            if compacts {
+                (0..KEYS).for_each(|number| put(&mut store, number));
+                store.compact(store.revision()).expect("a revision that is there");
+            }
+            let mut txn = store.begin();
+            txn.put(b"large", &vec![7; 8 << 20], 0);
+            txn.commit();
+            applied(&mut store);
+            disk.limit(Some(disk.bytes().len() as u64));
+            let own = Origin { member: 1, boot: 1 };
+            let config = MachineConfig { own, quota_bytes: i64::MAX, lease_extension: 0 };
+            let mut machine = Machine::new(store, config).expect("a sound store");
+            let mut saving = Saving::default();
+            let caller = CommandId::new(0, 1, 0);
+            saving.defragment(caller);
+            saving.begin_defragmentation(&mut machine);
+            let (mut answers, mut checkpoints) = (Vec::new(), 0);
+            while answers.is_empty() {
+                let checkpoint = machine.store_mut().checkpoint(CheckpointKind::Auto).expect("much to save");
+                let written = checkpoint.write().expect("no failure but that");
+                assert!(written.has_no_room());
+                answers = saving.written(&mut machine, written, false, false).answers;
+                checkpoints += 1;
+                assert!(checkpoints < 100, "the caller waits");
+            }
+            assert_eq!(answers[0].0, caller);
+            let is_told =
+                matches!(saving.note, Some(Note::FileStaysLong { why, .. }) if why.contains("disk"));
+            assert!(is_told, "{:?}", saving.note);
+        }
     }
 
     /// A compaction at three quarters of the quota leaves some, and puts go on: what it has left is

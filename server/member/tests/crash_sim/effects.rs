@@ -176,8 +176,11 @@ impl StateEffects for FromState {
     }
 
     fn note(&mut self, note: Note) {
-        assert_eq!(note, Note::StoppedUnsaved, "there are no leases");
-        self.is_unsaved = true;
+        match note {
+            Note::StoppedUnsaved => self.is_unsaved = true,
+            Note::FileStaysLong { .. } => {}
+            Note::LeasesReset { .. } => unreachable!("there are no leases"),
+        }
     }
 
     fn applied(&mut self, machine: &mut Machine) {
