@@ -39,7 +39,7 @@ pub struct WriteTxn<'d> {
     pub(crate) failed: bool,
 }
 
-/// What [`WriteTxn::move_down`] may still do in a transaction, and what it has found.
+/// Bounds of [`WriteTxn::move_down`] in a transaction, and its findings.
 #[derive(Debug, Clone, Default)]
 pub struct Moves {
     /// Leaves to look at.
@@ -180,9 +180,9 @@ impl<'d> WriteTxn<'d> {
     }
 
     /// Has pages at or behind page `limit` written again, to lower places: those of a table from
-    /// key `start` on, as far as `moves` reaches. What finds no lower place stays, so that the file
-    /// gets no longer for it. Returns the key to go on from, or none at the table's end. Must come
-    /// before other changes, and after [`WriteTxn::shrink`].
+    /// key `start` on, as far as `moves` reaches. Pages that find no lower place stay, so that the
+    /// file gets no longer for them. Returns the key to go on from, or none at the table's end.
+    /// Must come before other changes, and after [`WriteTxn::shrink`].
     ///
     /// # Errors
     /// When a page is damaged: drop the transaction then.

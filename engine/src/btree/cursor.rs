@@ -6,7 +6,7 @@ use crate::meta::TableRoot;
 use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 use crate::space::Extent;
 
-/// What of a leaf has to be written again so that the file can end before it.
+/// The pages of a leaf that have to be written again so that the file can end before them.
 #[derive(Debug)]
 pub(crate) struct LeafBehind<'p> {
     /// Its first key.
@@ -156,8 +156,8 @@ impl<'p> Cursor<'p> {
         result
     }
 
-    /// What of the leaf under the cursor, of the way to it and of its long values lies at or behind
-    /// page `limit`; none at the end of the table.
+    /// The pages of the leaf under the cursor, of the way to it and of its long values that lie at
+    /// or behind page `limit`; none at the end of the table.
     ///
     /// # Errors
     /// When a page is damaged.

@@ -29,8 +29,8 @@ pub(crate) struct Defragmentation {
     phase: Phase,
     /// Commits of this phase that found no room.
     refused: u32,
-    /// The last commit found no room: the next one moves nothing. What moves takes low pages before
-    /// it gives high ones back, and what is to be saved may need them.
+    /// The last commit found no room: the next one moves nothing. A move takes low pages before it
+    /// gives high ones back, and what is to be saved may need them.
     pauses: bool,
     left: Left,
 }

@@ -150,7 +150,8 @@ impl Space {
         self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
     }
 
-    /// The lowest free row of at least so many pages; adds the lengths that it looked at to `looks`.
+    /// The lowest free row of at least so many pages; adds the lengths that it has looked at to
+    /// `looks`.
     #[must_use]
     pub fn lowest_free(&self, pages: u64, looks: &mut usize) -> Option<Extent> {
         self.free.lowest_fit(pages, looks)

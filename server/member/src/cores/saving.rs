@@ -58,7 +58,7 @@ pub(super) struct Saving {
     defragment_next: Vec<CommandId>,
     /// Callers that wait for the defragmentation under way.
     defragmenting: Vec<CommandId>,
-    /// What the operator is to be told: the reply, as in etcd, says nothing of it.
+    /// News for the operator: the reply, as in etcd, says nothing of it.
     note: Option<Note>,
 }
 
