@@ -232,8 +232,8 @@ pub(crate) fn named(request: &Request) -> Vec<i64> {
 /// An answer in a calm time, and when that began, of how long a lease has left.
 type TimeLeft<'h> = (&'h Call, Time, &'h LeaseTimeToLiveResponse);
 
-/// What was answered in calm times about how long leases have left, by lease and in the order of
-/// the calls. In the others a new leader may have lengthened them.
+/// The answers in calm times about how long leases have left, by lease and in the order of the
+/// calls. In the others a new leader may have lengthened them.
 fn times<'h>(history: &'h History, rules: &Rules) -> BTreeMap<i64, Vec<TimeLeft<'h>>> {
     let mut answers: BTreeMap<i64, Vec<TimeLeft<'_>>> = BTreeMap::new();
     for call in &history.calls {
@@ -302,7 +302,7 @@ pub struct LeasesJudged {
     pub times: usize,
 }
 
-/// What [`check`] has judged.
+/// How much [`check`] has judged.
 pub(crate) fn judged(history: &History, truth: &Truth, rules: &Rules) -> LeasesJudged {
     let times = times(history, rules).values().map(Vec::len).sum();
     LeasesJudged { ended: looked_for(history, truth, rules), times }

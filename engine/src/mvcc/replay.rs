@@ -30,14 +30,14 @@ pub(crate) struct Replay<'r> {
     gathered: Vec<Gathered<'r>>,
 }
 
-/// The index, and what it has taken in.
+/// The index, and how much it has taken in.
 pub(crate) struct Replayed {
     pub(crate) index: KeyIndex,
     pub(crate) records: u64,
     pub(crate) long: WaitingKeys,
 }
 
-/// What counts of a record.
+/// The parts of a record that the index needs.
 struct Gathered<'r> {
     key: &'r [u8],
     at: RecordKey,
@@ -115,7 +115,7 @@ impl<'r> Replay<'r> {
         if self.gathered.len() as u64 >= worth { self.take_gathered() } else { Ok(()) }
     }
 
-    /// Takes what was gathered, in the order of keys.
+    /// Takes the gathered records, in the order of keys.
     fn take_gathered(&mut self) -> Result<()> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let order = key_order(&gathered);
