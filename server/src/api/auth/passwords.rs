@@ -220,6 +220,7 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
                 })
             }
         });
+        threads::rest(limits::PASSWORD_THREADS_REST);
     }
 }
 
