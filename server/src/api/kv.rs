@@ -128,6 +128,11 @@ impl Kv {
             return self.sorted_stream(&caller, &request, &view, replies).await;
         }
         let revision = view.revision();
+        if request.revision <= 0 {
+            // A chunk may wait for room while rights and keys change: all are of the state in which
+            // the caller was judged, and which the header names.
+            request.revision = revision;
+        }
         let mut view = Some(view);
         let mut place = None;
         let (mut keys_max, mut wanted) = (limits::STREAM_KEYS_FIRST, 0);
@@ -137,8 +142,6 @@ impl Kv {
             let (is_finished, next, body) = match chunk(&request, &now, share, place.as_ref(), keys_max).await
             {
                 Err(Error::NoReplyRoom { bytes }) => {
-                    // Later, at the same revision.
-                    request.revision = revision;
                     (keys_max, wanted) = ((keys_max / 2).max(1), 2 * bytes);
                     continue;
                 }

@@ -29,6 +29,7 @@ mod passwords;
 mod refused;
 mod requests;
 mod secrets;
+mod waiting;
 mod watchers;
 
 use generator::{Actor, Call, Compared, Generator, HASH_KV, RANGE, STATUS, TXN, Tokens};
