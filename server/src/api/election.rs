@@ -16,9 +16,10 @@ use revd_proto::v3electionpb::{
 };
 use smallvec::smallvec;
 
+use crate::api::auth::identity::Need;
 use crate::api::call::{Credentials, Message, decoded, decoded_in_stream};
 use crate::api::key_queue::{
-    KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
+    Joined, KeyQueue, QueuedKey, created_at, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
     value_bytes,
 };
 use crate::api::replies::Replies;
@@ -30,6 +31,16 @@ fn no_leader_field() -> Status {
 
 fn not_leader() -> Status {
     Status::unknown("election: not leader")
+}
+
+/// Puts a leader's value, if it leads still.
+fn proclamation(key: &Bytes, revision: i64, lease: i64, value: Bytes) -> TxnRequest {
+    let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
+    TxnRequest {
+        compare: vec![created_at(key, revision)],
+        success: vec![op(Request::RequestPut(put))],
+        failure: Vec::new(),
+    }
 }
 
 /// The leader of a moment, as an Observe has shown it.
@@ -53,12 +64,12 @@ impl Election {
     /// Answers when the caller leads; a call that goes away before leaves the queue.
     pub(super) async fn campaign(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(CampaignRequest::decode(message))?;
-        let (own, reply, mut guard) = self
+        let Joined { own, header, has_other_value, mut guard } = self
             .0
             .join(caller, &request.name, request.lease, &request.value)
             .await
             .map_err(|error| unknown(&error))?;
-        if found(&reply).is_some_and(|kv| kv.value != request.value) {
+        if has_other_value {
             let QueuedKey { key, revision, lease, .. } = own.clone();
             self.set_value(caller, key, revision, lease, request.value).await?;
         }
@@ -67,7 +78,7 @@ impl Election {
         guard.keep();
         let QueuedKey { key, lease, revision: rev, .. } = own;
         let leader = Some(LeaderKey { name: request.name, key, rev, lease });
-        Ok(smallvec![CampaignResponse { header: reply.header, leader }.encode_to_vec().into()])
+        Ok(smallvec![CampaignResponse { header, leader }.encode_to_vec().into()])
     }
 
     /// The leader says something else.
@@ -76,6 +87,11 @@ impl Election {
         let leader = request.leader.ok_or_else(no_leader_field)?;
         let put = PutRequest { key: leader.key.clone(), ..PutRequest::default() };
         let wants = if put.key.is_empty() { Wants::Login } else { Wants::Put(&put) };
+        if !put.key.is_empty() {
+            let value = request.value.clone();
+            let least = proclamation(&leader.key, leader.rev, leader.lease, value).encoded_len();
+            self.0.context.check_len(caller, least).map_err(|error| unknown(&error))?;
+        }
         let may_put = self.0.context.check_now(caller, &wants).await;
         may_put.map_err(|error| unknown(&error))?;
         let lease = self.0.session(caller, leader.lease).await.map_err(|error| unknown(&error))?;
@@ -91,12 +107,7 @@ impl Election {
         lease: i64,
         value: Bytes,
     ) -> Result<Option<ResponseHeader>, Status> {
-        let put = PutRequest { key: key.clone(), value, lease, ..PutRequest::default() };
-        let txn = TxnRequest {
-            compare: vec![created_at(&key, revision)],
-            success: vec![op(Request::RequestPut(put))],
-            failure: Vec::new(),
-        };
+        let txn = proclamation(&key, revision, lease, value);
         let reply = self.0.run_txn(caller, &txn).await.map_err(|error| unknown(&error))?;
         if reply.succeeded { Ok(reply.header) } else { Err(not_leader()) }
     }
@@ -139,7 +150,8 @@ impl Election {
         message: Bytes,
         replies: &Replies,
     ) -> Result<(), Status> {
-        let caller = self.0.context.caller_after_wait(credentials);
+        // A token may be new to this member; then it is not any more.
+        let caller = self.0.context.caller(Need::Judged, false, credentials).await?;
         self.0.context.auth.limits.take(&caller, message.len())?;
         drop(caller);
         let prefix = prefix(&decoded_in_stream(LeaderRequest::decode(message))?.name);

@@ -19,7 +19,7 @@ use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
 use revd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest, RequestOp,
-    TxnRequest, TxnResponse, WatchCreateRequest,
+    ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use revd_proto::mvccpb::KeyValue;
 
@@ -28,6 +28,7 @@ use crate::api::context::ServiceContext;
 use crate::api::kv::Kv;
 use crate::api::lease::Lease;
 use crate::api::validate;
+use crate::edge::pending::user_shares::UserNumber;
 use crate::edge::watchers::{OwnWatcher, WatchJudge, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
@@ -53,11 +54,24 @@ pub(super) struct QueuedKey {
     pub(super) revision: i64,
 }
 
+/// A key that was put in a queue, or found there: no more than is wanted while its caller waits,
+/// for the transaction's reply has the value that was found.
+pub(super) struct Joined {
+    pub(super) own: QueuedKey,
+    /// Of the transaction.
+    pub(super) header: Option<ResponseHeader>,
+    /// The key was there, with another value.
+    pub(super) has_other_value: bool,
+    pub(super) guard: KeyGuard,
+}
+
 /// Deletes a caller's key when it is dropped, unless the caller has got what it waits for. It is
 /// made before the key is put: a caller that goes away while its key is on the way through the log
 /// leaves nothing behind either, since the deletion comes later in the log.
 pub(super) struct KeyGuard {
     context: Rc<ServiceContext>,
+    /// Whose key it is: many callers may go at once, and leave others as much room as they take.
+    user: Option<UserNumber>,
     key: Bytes,
     /// True of our key only; empty when there is nothing to delete.
     ours: Vec<Compare>,
@@ -66,8 +80,9 @@ pub(super) struct KeyGuard {
 impl KeyGuard {
     /// Of a key that is put after revision `seen`. A key that another call has
     /// found meanwhile is not deleted.
-    fn new(context: &Rc<ServiceContext>, key: &Bytes, seen: i64) -> Self {
-        Self { context: Rc::clone(context), key: key.clone(), ours: put_since(key, seen) }
+    fn new(context: &Rc<ServiceContext>, caller: &Caller, key: &Bytes, seen: i64) -> Self {
+        let user = UserNumber::of_caller(caller);
+        Self { context: Rc::clone(context), user, key: key.clone(), ours: put_since(key, seen) }
     }
 
     /// The caller is about to wait with this key, which it has put or found: it is given up when
@@ -94,9 +109,10 @@ impl Drop for KeyGuard {
             return;
         }
         let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
-        // The outcome is not waited for. If the deletion is not accepted,
-        // the lease's end removes the key.
-        if let Ok(proposal) = self.context.begin(&Caller::Member, Kind::Txn, resign, false) {
+        // The member deletes the key, whatever the user's rights are by now. The outcome is not
+        // waited for. If the deletion is not accepted, the lease's end removes the key.
+        let begun = self.context.begin_in(self.user, &Caller::Member, Kind::Txn, resign, false);
+        if let Ok(proposal) = begun {
             proposal.detach();
         }
     }
@@ -144,6 +160,22 @@ fn find(key: &Bytes) -> TxnRequest {
         compare: vec![put_once(key)],
         success: vec![op(Request::RequestRange(get.clone())), op(Request::RequestPut(keep))],
         failure: vec![op(Request::RequestRange(get))],
+    }
+}
+
+/// The key of a lease in a queue.
+fn queue_key(prefix: &Bytes, lease: i64) -> Bytes {
+    let sign = if lease < 0 { "-" } else { "" };
+    [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into()
+}
+
+/// Puts a key in its queue, or finds the one that is there.
+fn queue_txn(key: &Bytes, value: &Bytes, lease: i64) -> TxnRequest {
+    let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
+    TxnRequest {
+        compare: vec![created_at(key, 0)],
+        success: vec![op(Request::RequestPut(put))],
+        failure: vec![op(Request::RequestTxn(find(key)))],
     }
 }
 
@@ -240,31 +272,26 @@ impl KeyQueue {
         decoded(TxnResponse::decode(&reply[..]))
     }
 
-    /// Puts a key in the queue of a name, or finds the one the lease
-    /// has; with the transaction's reply.
+    /// Puts a key in the queue of a name, or finds the one the lease has.
     pub(super) async fn join(
         &self,
         caller: &Caller,
         name: &Bytes,
         lease: i64,
         value: &Bytes,
-    ) -> Result<(QueuedKey, TxnResponse, KeyGuard), Error> {
+    ) -> Result<Joined, Error> {
         let prefix = prefix(name);
+        // Whichever lease it is: the transaction is not shorter.
+        let least = queue_txn(&queue_key(&prefix, 1), value, lease).encoded_len();
+        self.context.check_len(caller, least)?;
         self.check_now(caller, &prefix).await?;
         let lease = self.session(caller, lease).await?;
         let view = self.context.view_for_reading(false).await?;
         self.check(caller, &prefix, &view)?;
         let seen = view.revision();
         drop(view);
-        let sign = if lease < 0 { "-" } else { "" };
-        let key: Bytes =
-            [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
-        let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
-        let txn = TxnRequest {
-            compare: vec![created_at(&key, 0)],
-            success: vec![op(Request::RequestPut(put))],
-            failure: vec![op(Request::RequestTxn(find(&key)))],
-        };
+        let key = queue_key(&prefix, lease);
+        let txn = queue_txn(&key, value, lease);
         self.context.check_quota(gates::txn_cost(&txn)).await?;
         validate::txn(&txn, self.context.limits)?;
         self.context.check_now(caller, &Wants::Txn(&txn)).await?;
@@ -273,7 +300,7 @@ impl KeyQueue {
         // The deletion that gives the key up is behind this put in the log: were the put withdrawn,
         // the key there would be another call's.
         let proposal = self.context.begin(caller, Kind::Txn, message, false)?.kept();
-        let mut guard = KeyGuard::new(&self.context, &key, seen);
+        let mut guard = KeyGuard::new(&self.context, caller, &key, seen);
         let reply = match self
             .context
             .answer(proposal, &self.context.budgets.replies.share())
@@ -296,12 +323,14 @@ impl KeyQueue {
             |kv| kv.create_revision,
         );
         let own = QueuedKey { prefix, key, lease, revision };
-        if found(&reply).is_some() {
+        let was_found = found(&reply);
+        if was_found.is_some() {
             guard.found();
         } else {
             guard.wait_with(&own);
         }
-        Ok((own, reply, guard))
+        let has_other_value = was_found.is_some_and(|kv| kv.value != value);
+        Ok(Joined { own, header: reply.header, has_other_value, guard })
     }
 
     /// Whether a caller may read the keys of a queue.
@@ -375,7 +404,7 @@ impl KeyQueue {
 }
 
 /// The key a transaction found instead of making it.
-pub(super) fn found(reply: &TxnResponse) -> Option<&KeyValue> {
+fn found(reply: &TxnResponse) -> Option<&KeyValue> {
     use revd_proto::etcdserverpb::response_op::Response;
     match reply.responses.first()?.response.as_ref()? {
         Response::ResponseRange(range) => range.kvs.first(),

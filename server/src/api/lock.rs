@@ -10,7 +10,7 @@ use revd_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockRespo
 use smallvec::smallvec;
 
 use crate::api::call::{Message, decoded};
-use crate::api::key_queue::{KeyQueue, oldest, unknown};
+use crate::api::key_queue::{Joined, KeyQueue, oldest, unknown};
 
 /// Edge view.
 #[derive(Debug)]
@@ -25,13 +25,12 @@ impl Lock {
     pub(super) async fn lock(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let Self(queue) = self;
         let request = decoded(LockRequest::decode(message))?;
-        let (own, reply, mut guard) = queue
+        let Joined { own, mut header, mut guard, .. } = queue
             .join(caller, &request.name, request.lease, &Bytes::new())
             .await
             .map_err(|error| unknown(&error))?;
         let view = queue.context.views.load();
         let owner = oldest(&view, &own.prefix).await;
-        let mut header = reply.header;
         if owner.is_some_and(|(key, _)| key != own.key) {
             guard.wait_with(&own);
             queue.wait_until_oldest(caller, &own).await.map_err(|error| unknown(&error))?;

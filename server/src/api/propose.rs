@@ -39,10 +39,15 @@ impl ServiceContext {
 
     /// As in etcd, a token is judged before the size of a proposal, and that before rights.
     pub(super) fn check_size(&self, caller: &Caller, message: &Bytes) -> Result<(), Error> {
+        self.check_len(caller, message.len())
+    }
+
+    /// The same of a proposal that will have so many bytes, or more.
+    pub(super) fn check_len(&self, caller: &Caller, len: usize) -> Result<(), Error> {
         if *caller == Caller::BadToken {
             return Ok(()); // refused as such
         }
-        validate::proposal_size(message.len(), self.limits)
+        validate::proposal_size(len, self.limits)
     }
 
     /// Proposes a command in the name of a caller, and waits until it is durable and applied.
@@ -109,8 +114,20 @@ impl ServiceContext {
         message: Bytes,
         patient: bool,
     ) -> Result<Proposal, Error> {
+        self.begin_in(UserNumber::of_caller(caller), caller, kind, message, patient)
+    }
+
+    /// The same in the part of this user, if in any.
+    pub(super) fn begin_in(
+        &self,
+        part: Option<UserNumber>,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+        patient: bool,
+    ) -> Result<Proposal, Error> {
         self.check_unapplied(kind)?;
-        let of = (SlotClass::of(kind), UserNumber::of_caller(caller));
+        let of = (SlotClass::of(kind), part);
         let (kind, message) = self.enclosed(caller, kind, message);
         let submitted = self.proposals.submit_as(of, kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use prost::Message as _;
 use revd_http2::PREFACE;
@@ -10,7 +11,7 @@ use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest};
 use revd_proto::v3electionpb::CampaignRequest;
 use revd_proto::v3lockpb::LockRequest;
 
-use crate::harness::{Client, with_server};
+use crate::harness::{Client, Server, wait_until, with_server};
 
 async fn keys(client: &Client, prefix: &str) -> i64 {
     let mut kv = client.kv.clone();
@@ -52,9 +53,9 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
         let mut left = (keys(client, "l").await, keys(client, "e").await);
         for _ in 0..200 {
             if left == (0, 0) {
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
             } else {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
             left = (keys(client, "l").await, keys(client, "e").await);
         }
@@ -85,10 +86,45 @@ fn a_caller_that_goes_away_takes_nobody_elses_lock() {
         stream.write_all(&bytes).unwrap();
         let mut held = Vec::new();
         while held.len() < 100 || held.last() != held.get(held.len() - 50) {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
             held.push(keys(client, "m").await);
         }
         let held = held.last().copied().unwrap();
         assert_eq!(held, i64::from(NAMES), "the other call of each name holds its lock");
+    });
+}
+
+/// Memory of its own that the process has.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Calls that wait for a lock keep nothing of the value that they found at their key.
+#[test]
+fn locks_that_wait_hold_no_value_that_they_found() {
+    const VALUE_BYTES: usize = 1_400_000;
+    with_server(&["--memory-bytes=1073741824", "--cores=1"], async |server, client| {
+        for id in [1, 2] {
+            client.lease.clone().lease_grant(LeaseGrantRequest { id, ttl: 3_600 }).await.unwrap();
+        }
+        let lock = |lease| LockRequest { name: "n".into(), lease }.encode_to_vec();
+        client.raw("/v3lockpb.Lock/Lock", tonic::Request::new(lock(1).into())).await.unwrap();
+        let value = vec![7; VALUE_BYTES].into();
+        let found = PutRequest { key: "n/2".into(), value, lease: 2, ..PutRequest::default() };
+        client.kv.clone().put(found).await.unwrap();
+        let before = resident(server);
+        let message = [&[0, 0, 0, 0, u8::try_from(lock(2).len()).unwrap()][..], &lock(2)].concat();
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat()).unwrap();
+        for at in 0..300 {
+            let head = frame(1, 4, 1 + 2 * at, &call_block("/v3lockpb.Lock/Lock"));
+            stream.write_all(&[head, frame(0, 1, 1 + 2 * at, &message)].concat()).unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let held = || resident(server).saturating_sub(before);
+        wait_until(Duration::from_secs(20), || held() < 50 << 20, || format!("{} bytes are held", held()));
+        drop(stream);
     });
 }

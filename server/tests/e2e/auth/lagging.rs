@@ -47,6 +47,39 @@ fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
     });
 }
 
+/// A token that its member has yet to hear of: the limit of its user counts all the same.
+#[test]
+fn observers_with_a_new_token_count() {
+    run(async {
+        let dir = TempDir::new();
+        let flags = [&FLAGS[..], &["--limit-user=ann=2/s,0/s"]].concat();
+        let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &flags).await;
+        let leader = cluster.leader().await;
+        let behind = (leader + 1) % 3;
+        let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
+        let (root, _) = set_up(&at_leader).await;
+        must(&client, "/etcdserverpb.Cluster/MemberList", &MemberListRequest::default(), Some(&root)).await;
+        let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+        let late = cluster.network().strike(Way::between(leader, behind), delay);
+        let ann = login(&at_leader, "ann").await;
+        let observers = (0..20).map(|_| {
+            let (client, ann) = (client.clone(), ann.clone());
+            let message = Bytes::from(LeaderRequest { name: "b".into() }.encode_to_vec());
+            let observe =
+                async move { call(&client, "/v3electionpb.Election/Observe", message, Some(&ann)).await };
+            tokio::spawn(tokio::time::timeout(Duration::from_secs(8), observe))
+        });
+        let mut refused = 0;
+        for told in observers.collect::<Vec<_>>() {
+            let told = told.await.unwrap().ok().and_then(Result::err);
+            let is_beyond = |status: tonic::Status| status.message() == "etcdserver: too many requests";
+            refused += u32::from(told.is_some_and(is_beyond));
+        }
+        assert!(refused >= 12, "{refused} of 20");
+        cluster.network().relieve(late);
+    });
+}
+
 #[test]
 fn a_member_that_lags_behind_auth_enable_takes_no_change_from_anybody() {
     run(async {

@@ -1,17 +1,24 @@
-//! Calls that wait, of one user: what they may see when their wait is over.
+//! Calls that wait, of one user: what they may see when their wait is over, and what they leave
+//! behind when their client goes.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message as _;
 use revd_http2::PREFACE;
 use revd_http2::hpack::literal;
 use revd_http2::raw::{call_block, frame};
-use revd_proto::etcdserverpb::{AuthUserRevokeRoleRequest, PutRequest, RangeRequest, RangeStreamResponse};
+use revd_proto::etcdserverpb::{
+    AuthUserRevokeRoleRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeStreamResponse,
+};
+use revd_proto::v3lockpb::LockRequest;
 
-use super::FLAGS;
 use super::bugs::{must, set_up};
+use super::{FLAGS, call};
 use crate::harness::{Server, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
@@ -114,5 +121,47 @@ fn a_streamed_range_that_waits_shows_the_state_that_it_was_judged_in() {
             }
         }
         assert_eq!(shown, 1, "what she might read when she asked");
+    });
+}
+
+/// Callers of one user that all go at once give their keys up at once: others are served meanwhile.
+#[test]
+fn locks_that_are_given_up_at_once_leave_room_for_others() {
+    const CALLS: u32 = 5_000;
+    const CONNECTIONS: usize = 5;
+    with_server(&[&FLAGS[..], &["--cores=1"]].concat(), async |server, client| {
+        let (root, ann) = set_up(client).await;
+        for id in [11, 12] {
+            let grant = LeaseGrantRequest { id, ttl: 10_000 };
+            must(client, "/etcdserverpb.Lease/LeaseGrant", &grant, Some(&root)).await;
+        }
+        let lock = |lease| LockRequest { name: "b".into(), lease };
+        must(client, "/v3lockpb.Lock/Lock", &lock(11), Some(&root)).await;
+        let mut waiting = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut stream = connect(server, 0x7fff_0000);
+            let message = lock(12).encode_to_vec();
+            for at in 0..CALLS {
+                stream.write_all(&call_of(&ann, "/v3lockpb.Lock/Lock", at, &message)).unwrap();
+            }
+            waiting.push(stream);
+            // They are less than what ann may have under way, and are through before the next.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (other, over) = (server.client().await, Arc::clone(&is_over));
+        let puts = tokio::spawn(async move {
+            let put = Bytes::from(PutRequest { key: "x".into(), ..PutRequest::default() }.encode_to_vec());
+            let mut refused = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                refused.extend(call(&other, PUT, put.clone(), Some(&root)).await.err());
+            }
+            refused
+        });
+        drop(waiting);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        is_over.store(true, Ordering::Relaxed);
+        let refused = puts.await.unwrap();
+        assert!(refused.is_empty(), "{} puts, first {:?}", refused.len(), refused.first());
     });
 }
