@@ -24,7 +24,7 @@ use prost::Message as _;
 use revd_member::apply::command::Kind;
 use revd_member::auth::Caller;
 use revd_member::budget::Share;
-use revd_member::error::{Error, Status};
+use revd_member::error::{AuthError, Error, Status};
 use revd_proto::etcdserverpb::{self as pb, RangeRequest};
 use revd_proto::grpc::health;
 use revd_proto::{v3electionpb, v3lockpb};
@@ -41,6 +41,7 @@ use crate::api::named_method::NamedMethod;
 use crate::api::reflection::Reflection;
 use crate::api::refused;
 use crate::api::replies::Replies;
+use crate::api::validate;
 use crate::observe::calls;
 
 /// A method this version has.
@@ -141,19 +142,23 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
+                let is_taken = self.context.take_if_known(method.need(), &metadata.caller, $message.len())?;
                 let $caller = &match self.let_in(method, &metadata, &$message).await {
                     Ok(caller) => caller,
                     // As with grpc-go, which decodes a message before anything is asked.
                     Err(refused) => {
-                        let caller = self.context.caller_after_wait(&metadata.caller);
-                        self.context.auth.limits.take(&caller, $message.len())?;
-                        drop(caller);
+                        if !is_taken {
+                            let caller = self.context.caller_after_wait(&metadata.caller);
+                            self.context.auth.limits.take(&caller, $message.len())?;
+                        }
                         let parts_max = self.context.limits.txn_parts_max();
                         let malformed = Box::pin(method.malformed(&$message, parts_max)).await;
-                        return Err(malformed.unwrap_or(refused).into());
+                        return Err(malformed.unwrap_or_else(|| self.why_refused(method, &$message, refused)).into());
                     }
                 };
-                self.context.auth.limits.take($caller, $message.len())?;
+                if !is_taken {
+                    self.context.auth.limits.take($caller, $message.len())?;
+                }
                 let ($api, $source, $credentials) = (self, metadata.source, &metadata.caller);
                 // Endless calls and those apart are boxed: they are larger than
                 // all others, which share the memory of this one.
@@ -411,6 +416,15 @@ impl Api {
         self.context.admit(metadata, method.is_of_state(), is_for_learners, false)?;
         self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await
     }
+
+    /// As in etcd, the size of a change of users or roles is judged behind the token, and before
+    /// rights.
+    #[cold]
+    fn why_refused(&self, method: Unary, message: &Bytes, refused: Error) -> Error {
+        let is_for_rights = matches!(&refused, Error::Auth(why) if *why != AuthError::InvalidAuthToken);
+        let size = validate::proposal_size(message.len(), self.context.limits);
+        if is_for_rights && method.changes_users() { size.err().unwrap_or(refused) } else { refused }
+    }
 }
 
 impl Unary {
@@ -425,6 +439,20 @@ impl Unary {
                 | Self::Defragment
                 | Self::MoveLeader
                 | Self::Downgrade
+        )
+    }
+
+    /// Its message goes through the log as it is, and changes users or roles.
+    fn changes_users(self) -> bool {
+        matches!(
+            self,
+            Self::UserDelete
+                | Self::UserGrantRole
+                | Self::UserRevokeRole
+                | Self::RoleAdd
+                | Self::RoleDelete
+                | Self::RoleGrantPermission
+                | Self::RoleRevokePermission
         )
     }
 

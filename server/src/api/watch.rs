@@ -79,18 +79,19 @@ impl Watch {
                 NextStep::Request(Some(message)) => {
                     let message = message?;
                     let bytes = message.len();
-                    let request = decoded_in_stream(WatchRequest::decode(message))?;
-                    if let Some(request) = request.request_union {
-                        // A token may be new to this member; then it is not any more.
-                        let caller = self.context.caller(Need::Judged, false, credentials).await?;
-                        match (self.context.auth.limits.take(&caller, bytes), &request) {
-                            // The other watchers of the stream go on.
-                            (Err(_), RequestUnion::CreateRequest(_)) => stream.refuse(TOO_MANY_REQUESTS),
-                            _ => stream.request(request),
-                        }
-                        if credentials.is_some() {
-                            done += limits::WATCH_TURNS_OF_TOKEN; // looked up, perhaps verified
-                        }
+                    let request = decoded_in_stream(WatchRequest::decode(message))?.request_union;
+                    // A token may be new to this member; then it is not any more.
+                    let caller = self.context.caller(Need::Judged, false, credentials).await?;
+                    match (self.context.auth.limits.take(&caller, bytes), request) {
+                        (_, None) => {} // it asks for nothing, and counts
+                        // The other watchers of the stream go on.
+                        (Err(_), Some(RequestUnion::CreateRequest(_))) => stream.refuse(TOO_MANY_REQUESTS),
+                        // Progress is owed to no client.
+                        (Err(_), Some(RequestUnion::ProgressRequest(_))) => {}
+                        (_, Some(request)) => stream.request(request),
+                    }
+                    if credentials.is_some() {
+                        done += limits::WATCH_TURNS_OF_TOKEN; // looked up, perhaps verified
                     }
                 }
                 // The client has nothing more to ask, but still listens.

@@ -58,6 +58,19 @@ impl ServiceContext {
         .await
     }
 
+    /// Counts a call of so many bytes against the limit of its user, if this member knows by now
+    /// who that is; whether it does. The cost of a refusal for want of rights comes behind this.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRequests`] when the user has asked for too much lately.
+    pub fn take_if_known(&self, need: Need, credentials: &Credentials, bytes: usize) -> Result<bool, Error> {
+        if self.auth.limits.is_empty() || need == Need::Open || !self.status.needs_rights.load() {
+            return Ok(false);
+        }
+        let Ok(caller) = self.identify_now(credentials) else { return Ok(false) };
+        self.auth.limits.take(&caller, bytes).map(|()| true)
+    }
+
     /// Callers are asked for their rights.
     #[must_use]
     pub fn needs_rights(&self) -> bool {

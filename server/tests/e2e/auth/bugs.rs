@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::{
     PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
     request_op,
 };
-use revd_proto::v3electionpb::{LeaderKey, LeaderRequest, ResignRequest};
+use revd_proto::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, ProclaimRequest, ResignRequest};
 use revd_proto::v3lockpb::{LockRequest, UnlockRequest};
 use tonic::{Code, Request, Status};
 
@@ -213,23 +213,35 @@ fn a_proposal_is_too_large_before_it_is_forbidden() {
                 DeleteRangeRequest { key: vec![b'x'; 1_800_000].into(), ..DeleteRangeRequest::default() };
             let op = RequestOp { request: Some(request_op::Request::RequestPut(put.clone())) };
             let txn = TxnRequest { success: vec![op], ..TxnRequest::default() };
+            let name = vec![b'x'; 1_800_000];
+            let lock = LockRequest { name: name.clone().into(), lease: 1 };
+            let value = name.clone().into();
+            let campaign = CampaignRequest { name: "x".into(), lease: 1, value };
+            let leader = LeaderKey { key: "x".into(), lease: 1, ..LeaderKey::default() };
+            let proclaim = ProclaimRequest { leader: Some(leader), value: name.clone().into() };
+            let role = AuthRoleAddRequest { name: String::from_utf8(name).unwrap() };
+            let calls: [(&'static str, Vec<u8>); 8] = [
+                ("/etcdserverpb.KV/Put", put.encode_to_vec()),
+                ("/etcdserverpb.KV/DeleteRange", delete.encode_to_vec()),
+                ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+                ("/v3lockpb.Lock/Lock", lock.encode_to_vec()),
+                ("/v3electionpb.Election/Campaign", campaign.encode_to_vec()),
+                ("/v3electionpb.Election/Proclaim", proclaim.encode_to_vec()),
+                ("/etcdserverpb.Auth/RoleAdd", role.encode_to_vec()),
+                ("/etcdserverpb.Auth/RoleDelete", role.encode_to_vec()),
+            ];
             let mut told_here = Vec::new();
             for token in [None, Some("garbage"), Some(&*ann)] {
-                for (path, message) in [
-                    ("/etcdserverpb.KV/Put", put.encode_to_vec()),
-                    ("/etcdserverpb.KV/DeleteRange", delete.encode_to_vec()),
-                    ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
-                ] {
-                    told_here.push((
-                        path,
-                        token.is_some(),
-                        told(call(&client, path, message.into(), token).await),
-                    ));
+                for (path, message) in &calls {
+                    let told = told(call(&client, path, message.clone().into(), token).await);
+                    told_here.push(format!("{path} {:?}: {told:?}", token.map(|token| token == "garbage")));
                 }
             }
             seen.push(told_here);
         }
-        assert_eq!(seen[0], seen[1]);
+        for (ours, theirs) in seen[0].iter().zip(&seen[1]) {
+            assert_eq!(ours, theirs);
+        }
     });
 }
 
