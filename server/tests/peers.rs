@@ -49,6 +49,7 @@ enum Seen {
     Messages(u64, Vec<PeerMessage>),
     Connected(u64),
     Lost(u64),
+    Unsent(Bytes),
     /// The bytes of a connection for a snapshot.
     Snapshot(u64, Vec<u8>),
     Removed,
@@ -135,6 +136,7 @@ impl TestMember {
                     PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
                     PeerEvent::Connected(peer) => Seen::Connected(peer),
                     PeerEvent::Lost(peer) => Seen::Lost(peer),
+                    PeerEvent::Unsent(batch) => Seen::Unsent(batch),
                     PeerEvent::Removed(_) => Seen::Removed,
                     PeerEvent::Snapshot(mut opened) => {
                         let reading = async move {

@@ -66,7 +66,8 @@ pub const LEADER_SURE_TICKS: u32 = 3;
 pub const ASK_AGAIN_TICKS: u64 = 5;
 /// Attempts of one ReadIndex round whose answers still count.
 pub const READ_ATTEMPTS_MAX: usize = 16;
-/// Bytes of commands that other members have forwarded and that are not proposed yet.
+/// Bytes of commands that other members have forwarded and that are not proposed yet, each member
+/// at most as much as is free; one batch of each finds room beside that.
 pub const FORWARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Changes of members that wait in a log core.
 pub const MEMBER_CHANGES_MAX: usize = 64;

@@ -250,6 +250,7 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
         }
         PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
+        PeerEvent::Unsent(batch) => core.receive(LogEvent::Unsent(batch), driver),
         PeerEvent::Snapshot(connection) => driver.states.receive(connection),
         PeerEvent::Removed(by) => core.receive(LogEvent::SentAway { by }, driver),
     }

@@ -180,15 +180,27 @@ impl Peers {
 
     /// Sends these to another member, in order, behind what was sent before; without a connection
     /// or without room they are dropped. If the sender would not notice, [`PeerEvent::Lost`]
-    /// follows.
+    /// follows; for a batch of commands without room [`PeerEvent::Unsent`], since those before it
+    /// are on their way.
     pub fn send(&self, to: u64, messages: &[PeerMessage]) {
         let outbox = self.shared.outbox(to);
-        let is_sent = outbox.as_ref().is_some_and(|outbox| outbox.push(messages));
-        if !is_sent && outbox.is_some_and(|outbox| outbox.is_open()) {
+        if outbox.as_ref().is_some_and(|outbox| outbox.push(messages)) {
+            return;
+        }
+        let is_full = outbox.is_some_and(|outbox| outbox.is_open());
+        if is_full {
             self.shared.counters.bounds.reached(Bound::PeerOutbox);
         }
-        let is_noticed = |message: &PeerMessage| message.is_repeated();
-        if !is_sent && !messages.iter().all(is_noticed) {
+        let mut is_lost = false;
+        for message in messages {
+            match message {
+                PeerMessage::Forward(batch) if is_full => {
+                    (self.shared.emit)(PeerEvent::Unsent(batch.clone()));
+                }
+                other => is_lost |= !other.is_repeated(),
+            }
+        }
+        if is_lost {
             self.shared.tell_lost(to);
         }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use glommio::Task;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::PeerMessage;
@@ -43,6 +44,9 @@ pub enum PeerEvent {
     Connected(u64),
     /// Messages that were on their way to this member, or from it, may be lost.
     Lost(u64),
+    /// A [`PeerMessage::Forward`] of this batch found no room, on a connection that is there: it
+    /// alone was dropped.
+    Unsent(Bytes),
     /// Another member has opened a connection to send a snapshot.
     Snapshot(SnapshotStream),
     /// This other member says that this one was removed from the cluster.

@@ -29,3 +29,19 @@ fn a_question_about_a_lease_that_finds_no_room_is_not_told_to_be_lost() {
     one.expect(&Seen::Messages(3, vec![word(4)]));
     drop(dialed);
 }
+
+/// A batch of commands that is dropped for want of room takes nothing else with it: those that are
+/// on their way get through, and no loss is told.
+#[test]
+fn a_batch_of_commands_that_finds_no_room_is_the_only_one_to_be_refused() {
+    let one = TestMember::start(1, free_address());
+    let dialed = dialed_by(&one);
+    let much = PeerMessage::LeaseAnswer { id: CommandId(1), outcome: outcome(1 << 20) };
+    one.order(Order::Send(3, vec![much; 64]));
+    let batch = bytes::Bytes::from_static(b"commands");
+    one.order(Order::Send(3, vec![PeerMessage::Forward(batch.clone())]));
+    one.expect(&Seen::Unsent(batch));
+    assert_eq!(one.counters.bounds.get(Bound::PeerOutbox), 1);
+    drop(dialed);
+    one.expect(&Seen::Lost(3));
+}

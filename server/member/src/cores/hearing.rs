@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
+
 use crate::apply::Work;
+use crate::apply::command::CommandId;
 use crate::apply::local::{LocalKind, LocalRequest};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::state_hashes::HashAsk;
@@ -49,10 +52,7 @@ impl LogCore {
             }
             // Commands that have left for a former leader are lost already.
             PeerMessage::Refused { ids, why } if is_of_leader => {
-                for id in ids {
-                    self.changes.refused(id);
-                    effects.work(answer(id, why.clone()));
-                }
+                self.refused(ids, &why, effects);
             }
             PeerMessage::ReadAsk { term, context } => self.heard_read_ask(from, term, context, effects),
             PeerMessage::ReadAnswer { context, index } if is_of_leader => {
@@ -91,6 +91,22 @@ impl LogCore {
             }
         }
     }
+
+    /// A batch for the leader found no room on the way out: its commands will not be proposed.
+    /// Nothing else is lost.
+    pub(super) fn unsent(&mut self, batch: &Bytes, effects: &mut impl LogEffects) {
+        let ids = ids_of(self.origin.member, batch).unwrap_or_default();
+        self.refused(ids, &Error::TooManyRequests, effects);
+    }
+
+    /// Commands of this member will not be proposed.
+    fn refused(&mut self, ids: Vec<CommandId>, why: &Error, effects: &mut impl LogEffects) {
+        for id in ids {
+            self.changes.refused(id);
+            effects.work(answer(id, why.clone()));
+        }
+    }
+
     /// Reads of a member wait, which was in this term after they had begun.
     fn heard_read_ask(&mut self, from: u64, term: u64, context: ReadContext, effects: &mut impl LogEffects) {
         let status = self.node.status();

@@ -216,6 +216,7 @@ impl LogCore {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
             }
+            LogEvent::Unsent(batch) => self.unsent(&batch, effects),
             LogEvent::SentAway { by } => self.is_sent_away |= self.changes.is_sent_away(by),
             LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });

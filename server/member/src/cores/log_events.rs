@@ -1,5 +1,7 @@
 //! Events and effects of the log core.
 
+use bytes::Bytes;
+
 use crate::apply::command::CommandId;
 use crate::apply::local::Submitted;
 use crate::apply::outcome::Outcome;
@@ -47,6 +49,9 @@ pub enum LogEvent {
     PeerConnected(u64),
     /// The connection to this member is gone, and what was on its way to it may be lost.
     PeerLost(u64),
+    /// A batch of this member's commands found no room on its way to the leader, and was dropped:
+    /// the connection is there, and everything else gets through.
+    Unsent(Bytes),
     /// Another member says that this one was removed.
     SentAway {
         /// That member.

@@ -11,7 +11,7 @@ use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use super::*;
 use crate::apply::DurableIndex;
-use crate::apply::command::Kind;
+use crate::apply::command::{self, Kind};
 use crate::apply::received::ReceivedState;
 use crate::cluster::Identity;
 use crate::cluster::conf_state::ConfState;
@@ -40,8 +40,14 @@ impl LogEffects for Heard {
     }
 
     fn work(&mut self, work: Work) {
-        if let Work::Install(state) = work {
-            self.0.push(format!("install {}", state.applied().index));
+        match work {
+            Work::Install(state) => self.0.push(format!("install {}", state.applied().index)),
+            Work::Answer(id, outcome) => {
+                let why = outcome.result.map_err(|error| error.to_string());
+                self.0.push(format!("answer {}: {why:?}", id.0));
+            }
+            Work::Lost(_) => self.0.push("all that has left is lost".to_owned()),
+            _ => {}
         }
     }
 
@@ -145,4 +151,25 @@ fn a_member_that_joins_says_nothing_before_its_log_is_durable() {
     assert!(turn(LogEvent::Submitted { edge: 0, submitted }).is_empty());
     assert!(turn(said(7, 1, 5)).is_empty(), "the term is yet to be durable");
     assert_eq!(turn(LogEvent::Written), ["forward to 1"]);
+}
+
+/// The way to the leader is full for one batch: its callers alone are told, and those whose
+/// commands are on their way wait for their outcomes. With the connection all of them are lost.
+#[test]
+fn a_batch_that_finds_no_room_is_refused_alone() {
+    let mut core = core(&ConfState::default(), &joining_log(OWNER));
+    let mut turn = |event| turn(&mut core, event);
+    turn(LogEvent::PeerConnected(1));
+    turn(said(7, 1, 5));
+    turn(LogEvent::Written);
+    let put = |id| Command { id: CommandId(id), kind: Kind::Put, payload: Bytes::new() };
+    for number in [1, 2] {
+        let submitted = Submitted { commands: vec![put(number)], number, ..Submitted::default() };
+        assert_eq!(turn(LogEvent::Submitted { edge: 0, submitted }), ["forward to 1"]);
+    }
+    let origin = Origin { member: OWN, boot: 1 };
+    let batch = command::encode(origin, &[put(2), put(3)]).into();
+    let refused = r#"Err("etcdserver: too many requests")"#;
+    assert_eq!(turn(LogEvent::Unsent(batch)), [2, 3].map(|id| format!("answer {id}: {refused}")));
+    assert_eq!(turn(LogEvent::PeerLost(1)), ["all that has left is lost"]);
 }
