@@ -16,9 +16,11 @@ pub const TOKENS_MAX: usize = 65_536;
 pub const TOKENS_LOOKED_AT_FOR_ROOM: usize = 16;
 /// Bytes of a signed token.
 pub const JWT_BYTES_MAX: usize = 16 * 1024;
-/// Signed tokens that a member remembers to have verified; beyond, they are verified again.
+/// Signed tokens that a member remembers to have verified; beyond, those that were not used for
+/// long are verified again.
 pub const JWTS_VERIFIED_MAX: usize = 16_384;
-/// Wrong signed tokens that a member remembers to have refused; beyond, all are verified again.
+/// Wrong signed tokens that a member remembers to have refused; beyond, those that did not come for
+/// long are verified again.
 pub const JWTS_REFUSED_MAX: usize = 4_096;
 /// Tokens that are looked at, to see whether their time is over, each time that one is made.
 pub const TOKENS_LOOKED_AT: usize = 4;

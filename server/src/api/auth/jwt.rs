@@ -12,7 +12,6 @@
 //! digest, and apart from them, so that nobody's guesses take their room, those that were refused.
 //! Nothing of a token is parsed before its signature is right.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -24,6 +23,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::api::auth::jwt_keys::Keys;
+use crate::api::auth::recent::Recent;
 use crate::clock;
 use crate::config::JwtConfig;
 use crate::limits;
@@ -37,9 +37,9 @@ const NUMBER_MAX: f64 = 9_223_372_036_854_775_807.0;
 pub struct Jwt {
     keys: Keys,
     ttl: Duration,
-    verified: RwLock<BTreeMap<[u8; 32], Verified>>,
-    /// Tokens that are none.
-    refused: RwLock<BTreeSet<[u8; 32]>>,
+    verified: RwLock<Recent<Verified>>,
+    /// Tokens that are none: one caller may send the same one with each of its requests.
+    refused: RwLock<Recent<()>>,
 }
 
 /// The content of a token whose signature was right. It is that of its letters for as long as the
@@ -79,7 +79,8 @@ impl Jwt {
     /// # Errors
     /// For the operator; no part of a key is in it.
     pub fn load(config: &JwtConfig) -> Result<Self, String> {
-        let (verified, refused) = (RwLock::default(), RwLock::default());
+        let verified = RwLock::new(Recent::new(limits::JWTS_VERIFIED_MAX));
+        let refused = RwLock::new(Recent::new(limits::JWTS_REFUSED_MAX));
         Ok(Self { keys: Keys::load(config)?, ttl: config.ttl, verified, refused })
     }
 
@@ -120,39 +121,31 @@ impl Jwt {
             return None;
         }
         let digest = Sha256::digest(token).into();
-        let known =
-            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&digest).map(Verified::apart);
-        if known.is_some() || self.refused.read().unwrap_or_else(PoisonError::into_inner).contains(&digest) {
-            return known;
+        let (known, is_remembered) = match self.remembered(&digest) {
+            Some((known, is_old)) => (known, !is_old),
+            None => (self.verify(token), false),
+        };
+        if !is_remembered {
+            match &known {
+                Some(verified) => {
+                    let all = &mut *self.verified.write().unwrap_or_else(PoisonError::into_inner);
+                    all.insert(digest, verified.apart());
+                }
+                None => self.refused.write().unwrap_or_else(PoisonError::into_inner).insert(digest, ()),
+            }
         }
-        let verified = self.verify(token);
-        match &verified {
-            Some(verified) => self.remember(digest, verified.apart()),
-            None => self.remember_refused(digest),
-        }
-        verified
+        known
     }
 
-    /// One caller may send the same wrong token with each of its requests.
-    fn remember_refused(&self, digest: [u8; 32]) {
-        let refused = &mut *self.refused.write().unwrap_or_else(PoisonError::into_inner);
-        if refused.len() >= limits::JWTS_REFUSED_MAX {
-            refused.clear();
+    /// The content of a token, as it is remembered, and whether it is about to be forgotten.
+    fn remembered(&self, digest: &[u8; 32]) -> Option<(Option<Verified>, bool)> {
+        let verified = self.verified.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((verified, is_old)) = verified.get(digest) {
+            return Some((Some(verified.apart()), is_old));
         }
-        refused.insert(digest);
-    }
-
-    /// When there is no more room, those make it that are over; else all, and are verified again.
-    fn remember(&self, digest: [u8; 32], verified: Verified) {
-        let known = &mut *self.verified.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= limits::JWTS_VERIFIED_MAX {
-            let now = seconds_now();
-            known.retain(|_, verified| verified.counts_at(now));
-        }
-        if known.len() >= limits::JWTS_VERIFIED_MAX {
-            known.clear();
-        }
-        known.insert(digest, verified);
+        drop(verified);
+        let refused = self.refused.read().unwrap_or_else(PoisonError::into_inner);
+        refused.get(digest).map(|(_, is_old)| (None, is_old))
     }
 
     fn verify(&self, token: &[u8]) -> Option<Verified> {

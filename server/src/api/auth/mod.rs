@@ -12,6 +12,7 @@ mod logins;
 pub mod parts;
 mod password_queue;
 pub mod passwords;
+mod recent;
 pub mod tokens;
 pub mod user_limits;
 pub(super) mod with_password;

@@ -202,11 +202,20 @@ fn a_token_ends_also_when_it_is_remembered() {
 fn verified_tokens_have_a_bound() {
     let dir = TempDir::new().unwrap();
     let jwt = hmac(dir.path());
+    let in_use = jwt.sign_until("bob", 7, 1 << 60).unwrap();
     for number in 0..limits::JWTS_VERIFIED_MAX as u64 + 3 {
         let token = jwt.sign_until("ann", number, 1 << 60).unwrap();
         assert!(found(&jwt, &token).is_some());
+        if number % 1_000 == 0 {
+            assert!(found(&jwt, &in_use).is_some());
+        }
+        assert!(jwt.verified.read().unwrap().len() <= limits::JWTS_VERIFIED_MAX);
     }
-    assert_eq!(jwt.verified.read().unwrap().len(), 3);
+    assert!(is_remembered(&jwt, &in_use), "whatever came once");
+}
+
+fn is_remembered(jwt: &Jwt, token: &str) -> bool {
+    jwt.remembered(&Sha256::digest(token).into()).is_some()
 }
 
 /// In etcd's words, and without a part of a key.
@@ -225,7 +234,9 @@ fn refused_tokens_are_remembered_and_have_a_bound() {
     for number in 0..2 * limits::JWTS_REFUSED_MAX {
         assert_eq!(found(&jwt, &format!("a.b.{number}")), None);
         assert!(refused() <= limits::JWTS_REFUSED_MAX);
+        assert_eq!(found(&jwt, "a.b.often"), None);
     }
+    assert!(is_remembered(&jwt, "a.b.often"));
     assert_eq!(found(&jwt, &right), ann());
 }
 
