@@ -1,5 +1,7 @@
 //! Passwords of every length: what they are refused for, and which ones count as the same.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use prost::Message;
 use revd_proto::etcdserverpb::{
@@ -70,6 +72,55 @@ fn the_length_of_a_password_counts_as_with_etcd() {
     let too_long = Err((Code::Unknown, "bcrypt: password length exceeds 72 bytes".to_owned()));
     assert!(seen.iter().filter(|told| **told == too_long).count() >= 4, "{seen:?}");
     assert!(seen.iter().filter(|told| told.is_ok()).count() > 20, "{seen:?}");
+}
+
+/// Clients may make hashes by themselves, and write them more loosely than they should be.
+#[test]
+fn hashes_that_clients_make_count_as_with_etcd() {
+    let made = bcrypt::hash_with_salt("rosebud", 4, [0xff; 16]).unwrap();
+    let made = made.format_for_version(bcrypt::Version::TwoA);
+    let with = |at: usize, text: &str| format!("{}{text}{}", &made[..at], &made[at + text.len()..]);
+    let loose = char::from(made.as_bytes()[59] + 1).to_string();
+    let hashes = [
+        made.clone(),
+        // Bits of the salt, and of the hash, that there are too many of.
+        with(28, "z"),
+        with(28, "9"),
+        with(28, "t"),
+        with(28, "="),
+        with(59, &loose),
+        // The version, what separates the parts, the cost, the length.
+        format!("$2{}", &made[3..]),
+        with(2, "q"),
+        with(1, "1"),
+        with(1, "3"),
+        with(3, "x"),
+        with(6, "x"),
+        with(4, "+4"),
+        with(4, "-4"),
+        with(4, "03"),
+        format!("{made}behind"),
+        made[..59].to_owned(),
+    ];
+    let seen = said_of_both(&FLAGS, async |server| {
+        let client = server.client().await;
+        let mut seen = vec![add(&client, "root", "root").await];
+        for (number, hash) in hashes.iter().enumerate() {
+            let (name, hashed_password) = (format!("user {number}"), BASE64_STANDARD.encode(hash));
+            seen.push(add(&client, &name, "at first").await);
+            let request = AuthUserChangePasswordRequest { name, hashed_password, ..Default::default() };
+            seen.push(tell(&client, "/etcdserverpb.Auth/UserChangePassword", &request, None).await);
+        }
+        let grant = AuthUserGrantRoleRequest { user: "root".to_owned(), role: "root".to_owned() };
+        seen.push(tell(&client, "/etcdserverpb.Auth/UserGrantRole", &grant, None).await);
+        call(&client, "/etcdserverpb.Auth/AuthEnable", Bytes::new(), None).await.unwrap();
+        for number in 0..hashes.len() {
+            seen.push(login(&client, &format!("user {number}"), "rosebud").await);
+        }
+        seen
+    });
+    let logins = &seen[seen.len() - hashes.len()..];
+    assert_eq!(logins.iter().filter(|told| told.is_ok()).count(), 10, "{logins:?}");
 }
 
 /// Hundreds of logins wait for the threads of passwords, which takes longer than a stop waits for
