@@ -340,6 +340,9 @@ pub const WATCH_TURNS_OF_TOKEN: u64 = 16;
 
 /// Keys that a reply about a lease shows, whose reader is judged in one turn.
 pub const LEASE_KEYS_JUDGED_PER_TURN: usize = 1_000;
+/// Bytes of a lease while a list of all is made: its deadline and id, its id alone, and its place
+/// in the reply.
+pub const LISTED_LEASE_BYTES: usize = 16 + 8 + 13;
 /// Keepalives of one stream that are under way at a time.
 pub const KEEPALIVES_PER_STREAM: usize = 1_000;
 /// Time between looks at the versions of members. etcd looks every four seconds, by requests to

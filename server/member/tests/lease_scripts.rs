@@ -198,6 +198,7 @@ impl LeaseRunner {
                 let keys = LeaseTimeToLiveResponse::decode(body).unwrap().keys;
                 format!("{:?}", keys.iter().map(|key| key.escape_ascii().to_string()).collect::<Vec<_>>())
             }
+            LeaseRequest::KeyBytes { .. } => format!("at most {} bytes", body.clone().get_u64_le()),
             LeaseRequest::Expired => {
                 self.due = body.clone();
                 let due = ExpiredLeases::decode(body).unwrap();
@@ -273,6 +274,7 @@ impl Runner for LeaseRunner {
                 self.ask(LeaseRequest::TimeToLive { lease: number(0), keys }, line)
             }
             "keys" => self.ask(LeaseRequest::Keys { lease: number(0) }, line),
+            "key-bytes" => self.ask(LeaseRequest::KeyBytes { lease: number(0) }, line),
             "list" => self.list(line),
             "due" => self.ask(LeaseRequest::Expired, line),
             "passed" => {

@@ -1,11 +1,13 @@
 //! The Cluster service.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::apply::command::Kind;
+use revd_member::apply::local::LocalKind;
 use revd_member::auth::{Caller, Wants};
 use revd_member::cluster;
 use revd_member::cluster::membership::MemberChange;
@@ -107,6 +109,10 @@ impl Cluster {
     ) -> Result<Message, Error> {
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
+            // Asked before a leader is waited for: as with etcd, a member that is left alone says
+            // at once why it takes none in.
+            let change = LocalKind::MayChange(Arc::new(change.clone()));
+            self.context.begin_local(&Caller::Member, change, false)?.await?.result?;
         }
         // It is not judged again when it is applied: raft has counted votes by then. Nor is it
         // proposed without a leader: held for the next one, it could overtake news of rights.

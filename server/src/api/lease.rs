@@ -15,8 +15,10 @@ use revd_member::apply::gates;
 use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, RemainingTtls};
 use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LeaseRight, LeaseRights, LocalKind};
 use revd_member::auth::{Caller, Wants};
+use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 use revd_member::error::Status;
+use revd_member::read::range::count;
 use revd_member::wire::put_number;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
@@ -170,6 +172,7 @@ impl Lease {
         caller: &Caller,
         credentials: &Credentials,
         message: Bytes,
+        replies: &Share,
     ) -> Result<Message, Error> {
         let bytes = message.len();
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
@@ -178,20 +181,28 @@ impl Lease {
             return self.ask_leader(caller, LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
+        let reply = async || self.with_keys(credentials, id, replies).await;
+        Box::pin(self.context.with_room(replies, Patience::Holding, reply)).await
+    }
+
+    /// The time to live of a lease, and its keys, if there is room for them. Each attempt is judged
+    /// by what counts then.
+    async fn with_keys(&self, credentials: &Credentials, id: i64, replies: &Share) -> Result<Message, Error> {
         let caller = &self.context.caller_after_wait(credentials);
-        let is_root = self.context.views.look(|view| self.context.is_root(caller, view));
-        if !is_root {
-            // Before a reply is made of very many keys.
+        if !self.context.views.look(|view| self.context.is_root(caller, view)) {
             self.check_attached(caller, LeaseRight::Read(id)).await?;
         }
-        let reply = match self
-            .context
-            .ask(caller, LeaseRequest::TimeToLive { lease: id, keys }.into(), false)
-            .await
-        {
+        // Room is taken before a reply is made of very many keys, and kept until it leaves.
+        let mut hold = replies.hold();
+        let bytes = self.context.begin_local(caller, LeaseRequest::KeyBytes { lease: id }.into(), false)?;
+        let bytes = bytes.await?.result?.try_get_u64_le().unwrap_or_default();
+        count(&mut hold, usize::try_from(bytes).unwrap_or(usize::MAX), replies)?;
+        let with_keys = LeaseRequest::TimeToLive { lease: id, keys: true };
+        let reply = match self.context.ask(caller, with_keys.into(), false).await {
             Err(Error::NotLeader) => self.time_and_keys(caller, id).await,
             result => result,
         }?;
+        count(&mut hold, reply.iter().map(Bytes::len).sum(), replies)?;
         // Others may have been attached since, and the wait for another leader may have been long:
         // those that are shown are judged by what counts now.
         let caller = &self.context.caller_after_wait(credentials);
@@ -232,9 +243,24 @@ impl Lease {
         Ok(reply)
     }
 
-    pub(super) async fn leases(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn leases(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
+        let list = async || self.list(caller, replies).await;
+        Box::pin(self.context.with_room(replies, Patience::Holding, list)).await
+    }
+
+    /// The list of all leases, if there is room for it.
+    async fn list(&self, caller: &Caller, replies: &Share) -> Result<Message, Error> {
+        let mut hold = replies.hold();
+        let leases = usize::try_from(self.context.status.leases.load()).unwrap_or(usize::MAX);
+        count(&mut hold, leases.saturating_mul(limits::LISTED_LEASE_BYTES), replies)?;
         let reply = self.context.ask(caller, DeadlineRequest::List.into(), false).await?;
+        count(&mut hold, reply.iter().map(Bytes::len).sum(), replies)?;
         if !self.context.views.look(|view| self.context.is_root(caller, view)) {
             self.check_attached(caller, LeaseRight::ReadAll).await?;
         }

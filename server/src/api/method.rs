@@ -255,9 +255,9 @@ unary! {
     LeaseRevoke: pb::LeaseRevokeRequest = "/etcdserverpb.Lease/LeaseRevoke", briefly, login =>
         api.lease.revoke(caller, message),
     LeaseTimeToLive: pb::LeaseTimeToLiveRequest = "/etcdserverpb.Lease/LeaseTimeToLive", briefly, login =>
-        api.lease.time_to_live(caller, credentials, message),
+        api.lease.time_to_live(caller, credentials, message, &replies),
     LeaseLeases: pb::LeaseLeasesRequest = "/etcdserverpb.Lease/LeaseLeases", briefly, login =>
-        api.lease.leases(caller, message),
+        api.lease.leases(caller, message, &replies),
     MemberList: pb::MemberListRequest = "/etcdserverpb.Cluster/MemberList", briefly, login =>
         api.cluster.member_list(credentials, message),
     MemberAdd: pb::MemberAddRequest = "/etcdserverpb.Cluster/MemberAdd", apart, judged =>

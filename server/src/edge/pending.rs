@@ -105,7 +105,8 @@ impl Proposals {
         patient: bool,
     ) -> Result<Proposal, Error> {
         let class = SlotClass::of_local(&kind);
-        let is_operators = matches!(kind, LocalKind::Defragment | LocalKind::MoveLeader { .. });
+        let is_operators =
+            matches!(kind, LocalKind::Defragment | LocalKind::MoveLeader { .. } | LocalKind::MayChange(_));
         let user = user.filter(|_| class == SlotClass::Calls && !is_operators);
         let changes_members = false;
         let entry = Entry { class, bytes: 0, user, is_command: false, changes_members, patient };

@@ -65,11 +65,12 @@ impl SlotClass {
                 LeaseRight::Write(_) => Self::Keepalives,
                 LeaseRight::Read(_) | LeaseRight::ReadAll => Self::Calls,
             },
-            LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
+            LocalKind::Defragment | LocalKind::MoveLeader { .. } | LocalKind::MayChange(_) => Self::Calls,
             LocalKind::PeerVersions => Self::Duties,
             LocalKind::Lease(request) => match request {
                 LeaseRequest::TimeToLive { .. }
                 | LeaseRequest::Keys { .. }
+                | LeaseRequest::KeyBytes { .. }
                 | LeaseRequest::Deadline(DeadlineRequest::List) => Self::Calls,
                 LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) => Self::Keepalives,
                 LeaseRequest::Deadline(DeadlineRequest::Remaining { .. })

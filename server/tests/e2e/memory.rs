@@ -7,12 +7,15 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use revd::limits::HTTP2_DEADLINE;
+use revd::limits::{HTTP2_DEADLINE, LISTED_LEASE_BYTES};
 use revd_http2::PREFACE;
 use revd_http2::hpack::literal;
 use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
-use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
+use revd_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest,
+    WatchCreateRequest, WatchRequest, WatchResponse,
+};
 
 use crate::harness::{Client, Server, wait_until, with_server};
 
@@ -478,5 +481,80 @@ fn observers_that_nobody_reads_hold_no_more_than_their_share() {
         }
         println!("{} MB for 600 observers that nobody reads", most / 1_000_000);
         assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
+    });
+}
+
+async fn grant(client: &Client, id: i64) {
+    client.lease.clone().lease_grant(LeaseGrantRequest { id, ttl: 3_600 }).await.unwrap();
+}
+
+/// Attaches so many keys to a lease.
+async fn attach(client: &Client, lease: i64, keys: usize, key_bytes: usize) {
+    for number in 0..keys {
+        let key = format!("{number:05}{}", "k".repeat(key_bytes)).into();
+        let request = PutRequest { key, lease, ..PutRequest::default() };
+        client.kv.clone().put(request).await.unwrap();
+    }
+}
+
+/// Lists of the keys of a lease take their room before they are made.
+#[test]
+fn keys_of_leases_that_nobody_takes_hold_no_more_than_their_share() {
+    with_small_server(async |server, client| {
+        grant(client, 7).await;
+        attach(client, 7, 40, 1_000_000).await;
+        let before = resident(server);
+        let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
+        let message = [&[0, 0, 0, 0, u8::try_from(ask.len()).unwrap()][..], &ask].concat();
+        let (mut attackers, mut most) = (Vec::new(), 0);
+        for _ in 0..20 {
+            let mut stream = attacker(server, 0x7fff_0000);
+            let head = frame(1, 4, 1, &call_block("/etcdserverpb.Lease/LeaseTimeToLive"));
+            stream.write_all(&[head, frame(0, 1, 1, &message)].concat()).unwrap();
+            attackers.push(stream);
+            // Those who ask at the same time share what is made for them.
+            let began = resident(server);
+            for _ in 0..20 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if resident(server) > began + 30_000_000 {
+                    break;
+                }
+            }
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        println!("{} MB for keys of leases", most / 1_000_000);
+        // 20 lists of 40 MB would be 800 MB.
+        assert!((30_000_000..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
+    });
+}
+
+/// Lists of leases and of their keys that would be larger than a reply may be are never made.
+#[test]
+fn lists_of_leases_beyond_the_share_are_refused() {
+    const SMALL_MEMORY_BYTES: usize = 4 << 20;
+    with_server_of(SMALL_MEMORY_BYTES as u64, async |_, client| {
+        let reply_bytes_max = SMALL_MEMORY_BYTES * 3 / 32;
+        let why = format!("a reply may take {reply_bytes_max} bytes of this member's memory");
+        grant(client, 1).await;
+        attach(client, 1, 2, reply_bytes_max / 2).await;
+        let ask = |id| LeaseTimeToLiveRequest { id, keys: true };
+        let mut lease = client.lease.clone();
+        let refused = lease.lease_time_to_live(ask(1)).await.unwrap_err();
+        assert!(refused.message().contains(&why), "{refused:?}");
+        let leases = reply_bytes_max / LISTED_LEASE_BYTES;
+        for from in (2..=leases).step_by(500) {
+            let mut granting = tokio::task::JoinSet::new();
+            for id in from..(from + 500).min(leases + 1) {
+                let client = client.clone();
+                granting.spawn(async move { grant(&client, i64::try_from(id).unwrap()).await });
+            }
+            granting.join_all().await;
+        }
+        let listed = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+        assert_eq!(listed.leases.len(), leases);
+        grant(client, i64::try_from(leases).unwrap() + 1).await;
+        let refused = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap_err();
+        assert!(refused.message().contains(&why), "{refused:?}");
+        assert!(lease.lease_time_to_live(ask(2)).await.unwrap().into_inner().keys.is_empty());
     });
 }

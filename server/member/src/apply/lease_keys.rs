@@ -12,6 +12,7 @@ use crate::apply::command::CommandId;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
+use crate::lease::Leases;
 use crate::limits;
 use crate::wire::put_field;
 
@@ -30,6 +31,11 @@ pub(super) struct KeysOf {
     /// Nothing else is asked about it: any member can answer.
     pub(super) is_alone: bool,
 }
+
+/// Bytes of everything that such a reply says of a lease beside its keys.
+const LIST_BYTES_BEFORE_KEYS: usize = 64;
+/// A tag, and the length of a key of less than 256 MiB.
+const KEY_HEAD_BYTES_MAX: usize = 5;
 
 #[derive(Debug)]
 struct List {
@@ -93,8 +99,7 @@ impl KeyLists {
             match begin(state, keys) {
                 Ok(response) => {
                     let KeysOf { lease, .. } = keys;
-                    let mut body = Vec::with_capacity(64 + 4 * state.leases.key_count(lease));
-                    body.reserve(state.leases.key_bytes(lease));
+                    let mut body = Vec::with_capacity(key_list_bytes_max(&state.leases, lease));
                     body.extend(response.encode_to_vec());
                     state.leases.begin_reading(lease);
                     self.current = Some(List { askers, revision, body });
@@ -118,6 +123,18 @@ impl KeyLists {
     }
 }
 
+/// The most bytes of a reply with the keys of a lease: each has a tag and its length before it.
+fn key_list_bytes_max(leases: &Leases, lease: i64) -> usize {
+    LIST_BYTES_BEFORE_KEYS + KEY_HEAD_BYTES_MAX * leases.key_count(lease) + leases.key_bytes(lease)
+}
+
+/// Answers [`crate::apply::local::LeaseRequest::KeyBytes`].
+pub(super) fn tell_bytes(asker: CommandId, state: &State, lease: i64, effects: &mut Vec<Effect>) {
+    let bytes = key_list_bytes_max(&state.leases, lease) as u64;
+    let bytes = Bytes::copy_from_slice(&bytes.to_le_bytes());
+    reply(&[asker], state.store.revision(), &Ok(bytes), effects);
+}
+
 fn reply(askers: &[CommandId], revision: i64, result: &Result<Bytes, Error>, effects: &mut Vec<Effect>) {
     for asker in askers {
         let outcome = Outcome { revision, result: result.clone(), rest: Rest::NONE };
@@ -128,7 +145,6 @@ fn reply(askers: &[CommandId], revision: i64, result: &Result<Bytes, Error>, eff
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::Leases;
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::Store;

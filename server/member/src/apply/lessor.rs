@@ -244,7 +244,7 @@ impl Lessor {
             LeaseRequest::Deadline(request) => {
                 return self.deadline_request(caller, request, revision, now, effects);
             }
-            LeaseRequest::Keys { .. } => unreachable!("the machine lists keys"),
+            LeaseRequest::Keys { .. } | LeaseRequest::KeyBytes { .. } => unreachable!("the machine's"),
             _ if self.deadlines.term().is_none() => Err(Error::NotLeader),
             LeaseRequest::TimeToLive { lease, keys } => {
                 Ok(self.time_to_live(state, lease, keys, now).encode_to_vec().into())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::apply::command::{Command, CommandId};
 use crate::auth::Caller;
+use crate::cluster::membership::MemberChange;
 
 /// A request to this member alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,9 @@ pub enum LocalKind {
     /// Which versions do the other members have, as far as they can be reached
     /// (`cluster::version::decode`)? Answered by the log core.
     PeerVersions,
+    /// Are enough members connected for a change of members? Answered by the log core, without a
+    /// leader too.
+    MayChange(Arc<MemberChange>),
     /// Something about leases; it overtakes entries that wait to be applied.
     Lease(LeaseRequest),
     /// May a caller do what depends on the keys of leases, as this member knows them? It overtakes
@@ -65,6 +69,11 @@ pub enum LeaseRequest {
     Deadline(DeadlineRequest),
     /// Which keys are attached to a lease, as this member knows it.
     Keys {
+        /// Its id.
+        lease: i64,
+    },
+    /// The most bytes that a reply with those keys has, as a `u64` in little-endian order.
+    KeyBytes {
         /// Its id.
         lease: i64,
     },

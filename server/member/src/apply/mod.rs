@@ -284,6 +284,7 @@ impl Machine {
                 self.key_lists.ask(caller, KeysOf { lease, is_alone: false });
             }
             LeaseRequest::Keys { lease } => self.key_lists.ask(caller, KeysOf { lease, is_alone: true }),
+            LeaseRequest::KeyBytes { lease } => lease_keys::tell_bytes(caller, &self.state, lease, effects),
             request => self.lessor.request(&self.state, caller, request, now, effects),
         }
     }

@@ -29,7 +29,7 @@ pub struct Membership {
 }
 
 /// A change of members, as it is asked for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberChange {
     /// A member that is to be started then.
     Add {

@@ -94,7 +94,7 @@ impl LogCore {
     /// A change of members that this caller of a member asked for has not left.
     pub(super) fn refuse_change(&self, from: u64, id: CommandId, why: Error, effects: &mut impl LogEffects) {
         if from == self.origin.member {
-            effects.work(answer(id, why));
+            effects.work(answer(id, Err(why)));
         } else {
             effects.send(from, PeerMessage::Refused { ids: vec![id], why });
         }

@@ -103,7 +103,7 @@ impl LogCore {
     fn refused(&mut self, ids: Vec<CommandId>, why: &Error, effects: &mut impl LogEffects) {
         for id in ids {
             self.changes.refused(id);
-            effects.work(answer(id, why.clone()));
+            effects.work(answer(id, Err(why.clone())));
         }
     }
 

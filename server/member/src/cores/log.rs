@@ -260,15 +260,15 @@ impl LogCore {
                 }
                 LocalKind::MoveLeader { to } => {
                     if let Err(why) = self.move_leader(request.id, to) {
-                        effects.work(answer(request.id, why));
+                        effects.work(answer(request.id, Err(why)));
                     }
                 }
                 LocalKind::PeerVersions => {
-                    let versions = self.versions.report(&self.changes);
-                    effects.work(Work::Answer(
-                        request.id,
-                        Outcome { revision: 0, result: Ok(versions), rest: Rest::NONE },
-                    ));
+                    effects.work(answer(request.id, Ok(self.versions.report(&self.changes))));
+                }
+                LocalKind::MayChange(change) => {
+                    let may = self.changes.may(&change, self.now);
+                    effects.work(answer(request.id, may.map(|()| Bytes::new())));
                 }
                 _ => effects.work(Work::Local(request)),
             }
@@ -277,7 +277,7 @@ impl LogCore {
             self.reads.wait(edge, ticket);
         }
         for (id, why) in self.changes.submit(&mut submitted.commands, self.now) {
-            effects.work(answer(id, why));
+            effects.work(answer(id, Err(why)));
         }
         self.submissions.push(edge, submitted, self.now);
     }
@@ -328,7 +328,7 @@ impl LogCore {
         }
         let why = if self.led_by.1 == 0 { Error::NoLeader } else { Error::Timeout };
         let given_up = self.asks.tick(oldest);
-        self.behind.extend(given_up.into_iter().map(|id| answer(id, why.clone())));
+        self.behind.extend(given_up.into_iter().map(|id| answer(id, Err(why.clone()))));
     }
 
     /// Why commands that have waited too long have not left.
@@ -473,7 +473,7 @@ impl LogCore {
             self.behind.push(Work::Lost(Lost { numbers, why: why.clone() }));
         }
         let changes = self.changes.lose();
-        self.behind.extend(changes.into_iter().map(|id| answer(id, why.clone())));
+        self.behind.extend(changes.into_iter().map(|id| answer(id, Err(why.clone()))));
         self.asks.lose();
     }
 
@@ -575,6 +575,6 @@ fn microseconds(time: Duration) -> u64 {
 }
 
 /// A request that is answered without a state.
-pub(super) fn answer(id: CommandId, why: Error) -> Work {
-    Work::Answer(id, Outcome { revision: 0, result: Err(why), rest: Rest::NONE })
+pub(super) fn answer(id: CommandId, result: Result<Bytes, Error>) -> Work {
+    Work::Answer(id, Outcome { revision: 0, result, rest: Rest::NONE })
 }

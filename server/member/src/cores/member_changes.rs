@@ -186,11 +186,17 @@ impl MemberChanges {
 
     fn admit(&mut self, command: Command, now: u64) -> Result<(), Error> {
         let change = command.member_change().unwrap_or(Err(Error::Malformed("no change of members")))?;
-        if self.rules.is_strict {
-            self.membership.stays_healthy(&change, |id| self.connection(id, now))?;
-        }
+        self.may(&change, now)?;
         let (id, batch) = (command.id, command::encode(self.own, &[command]).into());
         self.wait(Waiting { since: now, lacks_since: None, from: self.own.member, id, batch, change })
+    }
+
+    /// Whether enough members are connected for a change, if the operator wants that.
+    pub(super) fn may(&self, change: &MemberChange, now: u64) -> Result<(), Error> {
+        if !self.rules.is_strict {
+            return Ok(());
+        }
+        self.membership.stays_healthy(change, |id| self.connection(id, now))
     }
 
     /// Takes a batch that another member sent, if it is a change of members.

@@ -225,7 +225,12 @@ impl StateCore {
         };
         match (own_id, kind, from) {
             (Some(id), LocalKind::Defragment, _) => self.saving.defragment(id),
-            (Some(_), LocalKind::MoveLeader { .. } | LocalKind::PeerVersions, _) => {} // the log core answers
+            // The log core answers.
+            (
+                Some(_),
+                LocalKind::MoveLeader { .. } | LocalKind::PeerVersions | LocalKind::MayChange(_),
+                _,
+            ) => {}
             (Some(caller), LocalKind::Lease(request), _) => {
                 let behind = effects.last_index();
                 self.lease_requests.push_back(PendingLeaseRequest { caller, request, behind });

@@ -294,7 +294,10 @@ fn put_lease_request(out: &mut Vec<u8>, request: LeaseRequest) {
             out.put_i64_le(lease);
             out.put_u8(u8::from(keys));
         }
-        LeaseRequest::Keys { .. } | LeaseRequest::Expired | LeaseRequest::Heard(_) => {
+        LeaseRequest::Keys { .. }
+        | LeaseRequest::KeyBytes { .. }
+        | LeaseRequest::Expired
+        | LeaseRequest::Heard(_) => {
             panic!("{request:?} is for this member alone")
         }
     }

@@ -90,7 +90,10 @@ impl Body {
 }
 
 /// Counts so many bytes from now on.
-pub(super) fn count(hold: &mut Hold, bytes: usize, replies: &Share) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
+pub fn count(hold: &mut Hold, bytes: usize, replies: &Share) -> Result<(), Error> {
     let before = hold.bytes();
     if bytes <= before {
         hold.release(before - bytes);

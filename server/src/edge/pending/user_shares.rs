@@ -123,6 +123,7 @@ mod tests {
             time_to_live(false),
             time_to_live(true),
             LeaseRequest::Keys { lease: 7 }.into(),
+            LeaseRequest::KeyBytes { lease: 7 }.into(),
             DeadlineRequest::List.into(),
         ];
         let of_ann = (SlotClass::Calls, Some(UserNumber::of("ann")));

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use revd_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, CompactionRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
-    LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberListRequest, PutRequest, RangeRequest, StatusRequest,
-    TxnRequest, WatchCreateRequest,
+    AlarmRequest, CompactionRequest, DowngradeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
+    LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest,
+    MemberRemoveRequest, MemberUpdateRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest,
+    WatchCreateRequest,
 };
 use tonic::{Request, Status};
 
@@ -167,6 +169,76 @@ fn a_member_that_hears_nobody_says_what_etcd_says() {
         run(async {
             let (ours, theirs) = tokio::join!(scenario(product), scenario(Product::Etcd));
             assert_eq!(ours.into_iter().map(as_etcd).collect::<Said>(), theirs);
+        });
+    }
+}
+
+/// A call, how it ended, and whether it did so at once: in less than the time of a request.
+async fn timed<T>(
+    what: &'static str,
+    call: impl Future<Output = Result<T, Status>>,
+) -> (&'static str, String) {
+    let mut call = std::pin::pin!(call);
+    match tokio::time::timeout(Duration::from_secs(3), &mut call).await {
+        Ok(result) => (what, format!("at once: {}", outcome(result))),
+        Err(_) => (what, outcome(call.await)),
+    }
+}
+
+/// An operator's calls to one of two members whose other one is down.
+async fn changes(product: Product) -> Said {
+    let dir = TempDir::new();
+    let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 2, &[]).await;
+    cluster.wait_until_all_answer().await;
+    let client = cluster.client(0);
+    let status = async || client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    let own = status().await.header.unwrap().member_id;
+    let members = client.cluster.clone().member_list(MemberListRequest::default()).await.unwrap();
+    let other = members.into_inner().members.iter().find(|member| member.id != own).unwrap().id;
+    cluster.members[1].kill();
+    within(MOMENTS, "a leader without a quorum goes on", async || (status().await.leader == 0).then_some(()))
+        .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let peer_ur_ls = || vec!["http://127.0.0.1:1".to_owned()];
+    let add = |is_learner| MemberAddRequest { peer_ur_ls: peer_ur_ls(), is_learner };
+    let update = MemberUpdateRequest { id: own, peer_ur_ls: peer_ur_ls() };
+    let cancel = DowngradeRequest { action: DowngradeAction::Cancel as i32, ..DowngradeRequest::default() };
+    let (mut one, mut two, mut three) =
+        (client.cluster.clone(), client.cluster.clone(), client.cluster.clone());
+    let (mut four, mut five, mut maintenance) =
+        (client.cluster.clone(), client.cluster.clone(), client.maintenance.clone());
+    let said = tokio::join!(
+        timed("add", one.member_add(add(false))),
+        timed("add a learner", two.member_add(add(true))),
+        timed("remove this one", three.member_remove(MemberRemoveRequest { id: own })),
+        timed("remove the other one", four.member_remove(MemberRemoveRequest { id: other })),
+        timed("update", five.member_update(update)),
+        timed("cancel a downgrade", maintenance.downgrade(cancel)),
+    );
+    vec![said.0, said.1, said.2, said.3, said.4, said.5]
+}
+
+/// Calls that wait for a leader: how revd ends them, and etcd. It lets its clients wait for changes
+/// as long as they like, and says that a downgrade is canceled where it logs that it could not.
+const LEADERLESS: [(&str, &str, &str); 3] = [
+    ("remove the other one", "Unavailable: etcdserver: request timed out", "Cancelled: Timeout expired"),
+    ("update", "Unavailable: etcdserver: request timed out", "Cancelled: Timeout expired"),
+    ("cancel a downgrade", "Unavailable: etcdserver: request timed out", "answered"),
+];
+
+/// As far as one that is left alone can judge a change of members, it does so at once.
+#[test]
+fn one_of_two_members_that_is_left_alone_says_what_etcd_says_to_changes() {
+    for product in products_of_clusters().into_iter().filter(|_| peers().is_some()) {
+        run(async {
+            let (ours, theirs) = tokio::join!(changes(product), changes(Product::Etcd));
+            let own = |(what, said): (&'static str, String)| {
+                let own = LEADERLESS.iter().find(|(own, ours, _)| *own == what && *ours == said);
+                (what, own.map_or(said, |(_, _, theirs)| (*theirs).to_owned()))
+            };
+            let ours: Said = ours.into_iter().map(own).collect();
+            assert_eq!(ours, theirs);
+            assert_eq!(ours[0].1, "at once: Unavailable: etcdserver: unhealthy cluster");
         });
     }
 }
