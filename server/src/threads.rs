@@ -49,8 +49,8 @@ pub fn give_way_to_others(nice: i32, slice: Duration) -> io::Result<()> {
     Err(error)
 }
 
-/// The calling thread, which is no core, leaves its CPU to others for so long. One that computes for
-/// seconds without a break may keep a thread of the kernel from it for as long, whatever the
+/// The calling thread, which is no core, leaves its CPU to others for so long. One that computes
+/// for seconds without a break may keep a thread of the kernel from it for as long, whatever the
 /// priorities: those that end durable writes belong to no process, and the process as a whole has
 /// its share of the CPU beside them. Puts beside a flood of logins took up to five seconds (Linux
 /// 6.18, sessions in groups of their own).
