@@ -109,8 +109,8 @@ impl Cluster {
     ) -> Result<Message, Error> {
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
-            // Asked before a leader is waited for: as with etcd, a member that is left alone says
-            // at once why it takes none in.
+            // As with etcd, a member that is left alone says at once why it takes no other one in.
+            // Elsewhere a leader can tell first whether the caller may know.
             let change = LocalKind::MayChange(Arc::new(change.clone()));
             self.context.begin_local(&Caller::Member, change, false)?.await?.result?;
         }

@@ -32,8 +32,8 @@ pub enum LocalKind {
     /// Which versions do the other members have, as far as they can be reached
     /// (`cluster::version::decode`)? Answered by the log core.
     PeerVersions,
-    /// Are enough members connected for a change of members? Answered by the log core, without a
-    /// leader too.
+    /// Would a change of members wait for a leader that cannot come, and be refused by it? Answered
+    /// by the log core.
     MayChange(Arc<MemberChange>),
     /// Something about leases; it overtakes entries that wait to be applied.
     Lease(LeaseRequest),

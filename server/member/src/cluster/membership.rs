@@ -313,6 +313,12 @@ impl Membership {
         if is_news && connected < quorum(voters.len()) { Err(Error::Unhealthy) } else { Ok(()) }
     }
 
+    /// Whether the voters of whom this is so are a quorum.
+    pub fn has_quorum(&self, is_so: impl Fn(u64) -> bool) -> bool {
+        let voters = self.voters().filter(|member| is_so(member.id)).count();
+        voters >= quorum(self.voters().count())
+    }
+
     /// Voters that this member has been connected with for long; itself too.
     fn steady(&self, connection: impl Fn(u64) -> Connection) -> usize {
         self.voters().filter(|member| connection(member.id) == Connection::Steady).count()

@@ -267,7 +267,7 @@ impl LogCore {
                     effects.work(answer(request.id, Ok(self.versions.report(&self.changes))));
                 }
                 LocalKind::MayChange(change) => {
-                    let may = self.changes.may(&change, self.now);
+                    let may = self.changes.may_wait(&change, self.now);
                     effects.work(answer(request.id, may.map(|()| Bytes::new())));
                 }
                 _ => effects.work(Work::Local(request)),

@@ -191,8 +191,15 @@ impl MemberChanges {
         self.wait(Waiting { since: now, lacks_since: None, from: self.own.member, id, batch, change })
     }
 
+    /// The same for a change that has yet to wait until a leader tells whether its caller may ask
+    /// for it: here only a member that no leader can reach refuses it.
+    pub(super) fn may_wait(&self, change: &MemberChange, now: u64) -> Result<(), Error> {
+        let may_be_led = self.membership.has_quorum(|id| self.connection(id, now) != Connection::None);
+        if may_be_led { Ok(()) } else { self.may(change, now) }
+    }
+
     /// Whether enough members are connected for a change, if the operator wants that.
-    pub(super) fn may(&self, change: &MemberChange, now: u64) -> Result<(), Error> {
+    fn may(&self, change: &MemberChange, now: u64) -> Result<(), Error> {
         if !self.rules.is_strict {
             return Ok(());
         }

@@ -74,6 +74,20 @@ fn a_change_is_admitted_where_the_others_are_connected() {
     );
 }
 
+/// A change is refused before its caller is judged only where no leader can tell who that is.
+#[test]
+fn a_change_that_may_be_judged_waits_for_a_leader() {
+    let mut changes = changes(3);
+    let take_in = add(2, 9, false).member_change().unwrap().unwrap();
+    assert_eq!(changes.may_wait(&take_in, 100), Err(Error::Unhealthy));
+    changes.connected(2, 100);
+    assert_eq!(changes.may_wait(&take_in, 101), Ok(()), "two of three may have a leader");
+    changes.disconnected(2);
+    assert_eq!(changes.may_wait(&take_in, 102), Err(Error::Unhealthy));
+    let away = command(3, Kind::MemberRemove, Bytes::from_static(&[8, 3]));
+    assert_eq!(changes.may_wait(&away.member_change().unwrap().unwrap(), 102), Ok(()));
+}
+
 #[test]
 fn a_leader_knows_whether_a_learner_is_ready() {
     let mut changes = changes(2);
