@@ -54,7 +54,7 @@ impl Store {
             let number =
                 key.first().ok_or_else(|| Error::corrupt("a row of the small tables has no table"))?;
             if SmallTable::is_shared_number(*number) {
-                tables.set(key.to_vec(), Some(row.to_vec()));
+                tables.set(key, Some(row));
             }
         }
         // How much a large index would gain is not known.

@@ -290,7 +290,7 @@ impl Store {
         let key = row_key(table, key);
         self.meta.hash.row(&key, row.as_deref());
         if table.is_shared() {
-            self.tables.set(key.clone(), row.clone());
+            self.tables.set(&key, row.as_deref());
         }
         self.table_changes.insert(key, row);
     }
