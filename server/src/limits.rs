@@ -32,8 +32,10 @@ pub const PASSWORD_THREADS_NICE: i32 = 10;
 /// Longer than the slices of other threads, which take the CPU from them as they wake; and yet no
 /// longer than a caller may wait where a kernel lets a thread go on to the end of its slice.
 pub const PASSWORD_THREADS_SLICE: Duration = Duration::from_millis(10);
-/// They rest so long behind each password, which takes tens of milliseconds.
-pub const PASSWORD_THREADS_REST: Duration = Duration::from_millis(2);
+/// They work so long before they leave their CPU to others, and rest so long then. Work is how long
+/// a caller may wait for the CPU; rests are what a login takes longer for it, a fifth.
+pub const PASSWORD_THREADS_WORK: Duration = Duration::from_micros(250);
+pub const PASSWORD_THREADS_REST: Duration = Duration::from_micros(30);
 /// Passwords that wait for them: of users that are made or changed, and as many of logins in each
 /// standing; beyond, the newest of who has most waiting is refused with `too many requests`.
 pub const PASSWORDS_WAITING_MAX: usize = 1_024;

@@ -2,6 +2,7 @@
 //! that begins it, and would work there in turns with it.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Begins a thread that no core waits for.
@@ -38,6 +39,8 @@ pub fn give_way_to_others(nice: i32, slice: Duration) -> io::Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
+    // Rests are short: the kernel would make each 50 us longer, to end several of them at once.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     // SAFETY: the kernel reads as many bytes of the attributes as they say that they have; 0 is the
     // calling thread.
     let refused = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } != 0;
@@ -49,11 +52,11 @@ pub fn give_way_to_others(nice: i32, slice: Duration) -> io::Result<()> {
     Err(error)
 }
 
-/// The calling thread, which is no core, leaves its CPU to others for so long. One that computes
-/// for seconds without a break may keep a thread of the kernel from it for as long, whatever the
-/// priorities: those that end durable writes belong to no process, and the process as a whole has
-/// its share of the CPU beside them. Puts beside a flood of logins took up to five seconds (Linux
-/// 6.18, sessions in groups of their own).
+/// The calling thread, which is no core, leaves its CPU to others for so long, and hardly longer
+/// where none wants it. One that computes for seconds without a break may keep a thread of the
+/// kernel from it for as long, whatever the priorities: those that end durable writes belong to no
+/// process, and the process as a whole has its share of the CPU beside them. Puts beside a flood of
+/// logins took up to five seconds (Linux 6.18, sessions in groups of their own).
 #[expect(clippy::disallowed_methods, reason = "no core waits for this thread")]
 pub fn rest(time: Duration) {
     std::thread::sleep(time);

@@ -10,6 +10,7 @@ mod jwt_keys;
 mod known;
 mod logins;
 pub mod parts;
+mod password_hash;
 mod password_queue;
 pub mod passwords;
 mod recent;

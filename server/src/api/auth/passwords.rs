@@ -1,5 +1,6 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
-//! of them and at a low priority, and what waits for them is bounded.
+//! of them and at a low priority, which leave their CPU to others every quarter of a millisecond,
+//! and what waits for them is bounded.
 //!
 //! They wait in four queues that take turns: changes of users, and logins by their standing: where
 //! this password was right in this name on this connection, where it was from this address, and all
@@ -9,16 +10,18 @@
 //! are known there are in the way of a known user.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Instant;
 
-use bcrypt::{HashParts, Version};
 use bytes::Bytes;
 use revd_member::error::{AuthError, Error};
 use serde_json::json;
 
 use crate::api::auth::jwt::Jwt;
 use crate::api::auth::logins::{Logins, Origin};
+use crate::api::auth::password_hash::PasswordHash;
 use crate::api::auth::password_queue::{Answer, Job, PASSWORD_BYTES_MAX, Password, Place, Waiting, Work};
 use crate::api::call::Source;
+use crate::clock;
 use crate::limits;
 use crate::observe::log;
 use crate::secret::{Secret, fill_random};
@@ -196,85 +199,52 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
         let fields = json!({"error": error.to_string()});
         log::log(log::Level::Debug, "a thread for passwords has no slice of its own", fields);
     }
-    // The hash of a password that no user has.
-    let nobodys = bcrypt::hash_with_salt(b"nobody's", cost, [0; 16]).map(|hash| hash.to_string());
-    let nobodys = nobodys.unwrap_or_default();
+    let nobodys = PasswordHash::of_nobody(cost);
+    let mut rests = Rests { worked_since: clock::now() };
     while let Some(Job { work, answer }) = jobs.next() {
         // A caller that has gone away since then needs no answer.
         if Arc::strong_count(&answer) == 1 {
             continue;
         }
         answer.give(match work {
-            Work::Hash { password, salt } => hash(&password, cost, salt),
+            Work::Hash { password, salt } => {
+                Ok(PasswordHash::new(&password, cost, salt, || rests.when_due()).to_string())
+            }
             Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
             Work::Check { password: Password(password), hash, origin, connection, .. } => {
                 let of_user = hash.as_deref().unwrap_or_default();
                 logins.may_compare(&origin, of_user).and_then(|()| {
-                    let checked = check(&password, hash.as_deref(), cost, &nobodys);
-                    if checked.is_ok() {
+                    // A client may have made a hash by itself: one that would keep a thread for
+                    // hours counts as wrong.
+                    let cost_max = cost.max(limits::PASSWORD_COST_MAX);
+                    let hash = PasswordHash::parse(of_user).filter(|hash| hash.cost() <= cost_max);
+                    let is_right = hash.as_ref().unwrap_or(&nobodys).is_of(&password, || rests.when_due());
+                    if is_right {
                         logins.succeeded(&origin, connection, of_user);
+                        Ok(String::new())
                     } else {
                         logins.failed(&origin);
+                        Err(Error::Auth(AuthError::AuthFailed))
                     }
-                    checked
                 })
             }
         });
-        threads::rest(limits::PASSWORD_THREADS_REST);
     }
 }
 
-fn hash(password: &Secret, cost: u32, salt: [u8; 16]) -> Result<String, Error> {
-    let hash = bcrypt::hash_with_salt(password.expose(), cost, salt)
-        .map_err(|_| Error::Auth(AuthError::PasswordTooLong))?;
-    Ok(hash.format_for_version(Version::TwoA))
+/// Rests of a thread that computes: others that want its CPU have it then.
+struct Rests {
+    worked_since: Instant,
 }
 
-/// A client may have made a hash by itself: one that would keep a thread for hours counts as
-/// wrong.
-fn check(password: &Secret, hash: Option<&[u8]>, cost: u32, nobodys: &str) -> Result<String, Error> {
-    let is_cheap = |hash: &String| {
-        hash.parse::<HashParts>().is_ok_and(|parts| parts.get_cost() <= cost.max(limits::PASSWORD_COST_MAX))
-    };
-    match hash.and_then(strict).filter(is_cheap) {
-        Some(hash) if bcrypt::verify(password.expose(), &hash).unwrap_or(false) => Ok(String::new()),
-        Some(_) => Err(Error::Auth(AuthError::AuthFailed)),
-        None => {
-            let _ = bcrypt::verify(password.expose(), nobodys);
-            Err(Error::Auth(AuthError::AuthFailed))
+impl Rests {
+    fn when_due(&mut self) {
+        if clock::since(self.worked_since) >= limits::PASSWORD_THREADS_WORK {
+            threads::rest(limits::PASSWORD_THREADS_REST);
+            self.worked_since = clock::now();
         }
     }
 }
-
-/// A hash that Go's bcrypt takes, which is etcd's, as ours takes it. Go looks neither at the letter
-/// of the version, which may be missing, nor at what separates the parts, at four bits that the
-/// salt has too many, or behind the end:
-///
-/// ```text
-/// $2a$10$N9qo8uLOickgx2ZMRZoMyeIjZAgcfl7p92ldGxad68LJZdL17lhWy
-///  ^     ^ cost, salt of 22    ^ hash of 31
-/// ```
-fn strict(hash: &[u8]) -> Option<String> {
-    let [b'$', 0..=b'2', letter, ..] = hash else { return None };
-    let rest = hash.get(if *letter == b'$' { 3 } else { 4 }..)?;
-    let (cost, salt) = (rest.get(..2)?, rest.get(3..SALT_END)?);
-    let hash = std::str::from_utf8(rest.get(SALT_END..SALT_END + 31)?).ok()?;
-    let cost: u32 = std::str::from_utf8(cost).ok()?.parse().ok()?;
-    let (last, salt) = salt.split_last()?;
-    let salt = std::str::from_utf8(salt).ok()?;
-    // The letters whose last four bits are 0, and in their order those behind each.
-    let last = match last {
-        b'.' | b'/' | b'A'..=b'N' => '.',
-        b'O'..=b'Z' | b'a'..=b'd' => 'O',
-        b'e'..=b't' => 'e',
-        b'u'..=b'z' | b'0'..=b'9' => 'u',
-        _ => return None,
-    };
-    Some(format!("$2a${cost:02}${salt}{last}{hash}"))
-}
-
-/// Behind the cost, a separator and the salt.
-const SALT_END: usize = 3 + 22;
 
 #[cfg(test)]
 mod tests {
@@ -378,46 +348,6 @@ mod tests {
             block_on(passwords.hash(Source::default(), secret(&"x".repeat(73)))),
             Err(Error::Auth(AuthError::PasswordTooLong))
         );
-    }
-
-    /// Parts of a hash that Go's bcrypt does not look at count here as little.
-    #[test]
-    fn hashes_that_go_takes_count() {
-        let passwords = Passwords::new(4);
-        let salt = [0xff; 16];
-        let made = bcrypt::hash_with_salt("rosebud", 4, salt).unwrap().format_for_version(Version::TwoA);
-        let (head, last, tail) = (&made[..28], &made[28..29], &made[29..]);
-        assert!(made.len() == 60 && last == "u");
-        let check = |hash: &str| {
-            let hash = Some(Bytes::copy_from_slice(hash.as_bytes()));
-            let password = "rosebud".to_owned().into();
-            block_on(passwords.check(Source::default(), "ann", password, hash)).is_ok()
-        };
-        let behind = |at: usize, with: &str| format!("{}{with}{}", &made[..at], &made[at + with.len()..]);
-        let loose_hash = format!("{}{}", &made[..59], char::from(made.as_bytes()[59] + 1));
-        for (hash, counts) in [
-            (made.clone(), true),
-            (format!("{head}z{tail}"), true),
-            (format!("{head}9{tail}"), true),
-            (format!("{head}t{tail}"), false),
-            (format!("{head}={tail}"), false),
-            (format!("$2$04{}", &made[6..]), true),
-            (behind(2, "q"), true),
-            (behind(1, "1"), true),
-            (behind(1, "3"), false),
-            (behind(3, "x"), true),
-            (behind(6, "x"), true),
-            (behind(4, "+4"), true),
-            (behind(4, "-4"), false),
-            (behind(4, "03"), false),
-            (format!("{made}behind"), true),
-            (made[..59].to_owned(), false),
-            (made[..3].to_owned(), false),
-            (String::new(), false),
-            (loose_hash, false),
-        ] {
-            assert_eq!(check(&hash), counts, "{hash}");
-        }
     }
 
     /// All of them come before the first one has failed.
