@@ -256,22 +256,31 @@ fn bug_090_rights_that_come_and_go_hold_everywhere_at_once() {
                 anns.push(login(client, "ann").await);
             }
             let is_over = Rc::new(Cell::new(false));
-            let beside = clients.iter().cloned().zip(anns.clone()).map(|(client, ann)| {
-                let is_over = Rc::clone(&is_over);
+            let answers: Rc<Cell<[[u32; 2]; 3]>> = Rc::default();
+            let beside = clients.iter().cloned().zip(anns.clone()).enumerate();
+            let beside = beside.map(|(member, (client, ann))| {
+                let (is_over, answers) = (Rc::clone(&is_over), Rc::clone(&answers));
                 tokio::task::spawn_local(async move {
-                    let mut answers = [0; 2];
                     while !is_over.get() {
                         for (path, message) in [(PUT, put("b", 0)), (RANGE, range("b"))] {
                             let is_denied = denied(settled(&client, path, &message, Some(&ann)).await);
-                            answers[usize::from(is_denied)] += 1;
+                            let mut counts = answers.get();
+                            counts[member][usize::from(is_denied)] += 1;
+                            answers.set(counts);
                         }
                     }
-                    answers
                 })
             });
             let beside: Vec<_> = beside.collect();
             let (user, role) = (|| "ann".to_owned(), || "b".to_owned());
-            for round in 0..usize::try_from(from_env("REVD_AUTH_ROUNDS", 12)).unwrap() {
+            let rounds = usize::try_from(from_env("REVD_AUTH_ROUNDS", 12)).unwrap();
+            // On a busy machine it takes more rounds until each caller beside has met both answers.
+            let has_met = |counts: [[u32; 2]; 3]| counts.iter().flatten().all(|count| *count > 0);
+            for round in 0.. {
+                if round >= rounds && has_met(answers.get()) {
+                    break;
+                }
+                assert!(round < 50 * rounds, "allowed and denied, by member: {:?}", answers.get());
                 let by = round % 3;
                 let is_taken = round % 2 == 0;
                 let (path, message) = if is_taken {
@@ -291,8 +300,7 @@ fn bug_090_rights_that_come_and_go_hold_everywhere_at_once() {
             }
             is_over.set(true);
             for task in beside {
-                let [allowed, denied] = task.await.unwrap();
-                assert!(allowed > 0 && denied > 0, "{allowed} allowed, {denied} denied");
+                task.await.unwrap();
             }
         }));
     }
