@@ -372,10 +372,7 @@ impl ServiceContext {
     /// # Errors
     /// The error that the client gets.
     pub(super) async fn wait_to_read(&self, serializable: bool) -> Result<(), Error> {
-        if serializable {
-            return Ok(());
-        }
-        if self.reads_alone() {
+        if self.reads_at_once(serializable) {
             return Ok(());
         }
         if self.is_sole_voter() && self.leader() == 0 {
@@ -398,6 +395,11 @@ impl ServiceContext {
     /// The newest View is what a linearizable read sees.
     pub(super) fn reads_alone(&self) -> bool {
         self.status.reads_alone.load()
+    }
+
+    /// No read waits before it sees its state.
+    pub(super) fn reads_at_once(&self, serializable: bool) -> bool {
+        serializable || self.reads_alone()
     }
 
     /// A reply: the header, then the encoded fields behind it.

@@ -6,6 +6,8 @@
 //! was applied; see [`revd_member::read::parts`]. The store may have grown in between: a reply for
 //! which there is no room then is an error that says that the write was carried out.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{KeyRange, View};
@@ -36,7 +38,11 @@ impl Kv {
         self.context.check_size(caller, &message)?;
         self.context.check_now(caller, &Wants::Delete(&request)).await?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
-            self.check_reads(&self.context.views.load(), &[what], replies).await?;
+            let (view, reads) = (self.context.views.load(), [what]);
+            if !self.reads_few_keys(&view, &reads).await? {
+                let look = async || look_at(&view, &reads, replies).await;
+                self.context.with_room(replies, Patience::Holding, look).await?;
+            }
         }
         self.context.propose_and_read(caller, Kind::DeleteRange, message, replies).await
     }
@@ -59,41 +65,94 @@ impl Kv {
         }
         validate::txn(&request, self.context.limits)?;
         if txn::is_read_only(&request) {
-            return Box::pin(self.read_only_txn((caller, credentials), &request, replies)).await;
+            return Box::pin(self.read_only_txn((caller, credentials), message, request, replies)).await;
         }
         self.context.check_size(caller, &message)?;
-        self.context.check_now(caller, &Wants::Txn(&request)).await?;
+        let request = self.judged_now(caller, &message, request).await?;
         if txn::may_read_much(&request) {
-            Box::pin(self.check_txn_reads(&request, replies)).await?;
+            Box::pin(self.check_txn_reads(&message, request, replies)).await?;
+        } else {
+            drop(request); // as above: of what waits for the log, messages are counted
         }
-        drop(request); // as above: of what waits for the log, messages are counted
         self.context.propose_growth(caller, Kind::Txn, message, replies).await
+    }
+
+    /// The transaction, which the caller may carry out as far as this member knows. While that
+    /// waits, only its message is kept.
+    async fn judged_now(
+        &self,
+        caller: &Caller,
+        message: &Bytes,
+        request: TxnRequest,
+    ) -> Result<TxnRequest, Error> {
+        if self.context.check_known(caller, &Wants::Txn(&request))? {
+            return Ok(request);
+        }
+        drop(request);
+        Box::pin(async {
+            let view = self.context.view_for_reading(false).await?;
+            let request = txn::decode(message)?;
+            self.context.check(caller, &Wants::Txn(&request), &view)?;
+            Ok(request)
+        })
+        .await
     }
 
     async fn read_only_txn(
         &self,
         (caller, credentials): (&Caller, Option<&Credentials>),
-        request: &TxnRequest,
+        message: Bytes,
+        request: TxnRequest,
         replies: &Share,
     ) -> Result<Message, Error> {
-        let view = self.context.view_for_reading(txn::is_serializable(request)).await?;
+        let serializable = txn::is_serializable(&request);
+        // What is decoded may be many times its message: it is made again behind each wait.
+        let request = Cell::new(Some(request).filter(|_| self.context.reads_at_once(serializable)));
+        let again = || request.take().map_or_else(|| txn::decode(&message), Ok);
+        let view = self.context.view_for_reading(serializable).await?;
         let now = credentials.map(|credentials| self.context.caller_after_wait(credentials));
-        self.context.check_read(now.as_ref().unwrap_or(caller), &Wants::Txn(request), &view)?;
-        let path = compared(&view, request).await?;
-        let parts = txn::read_only_parts(&view, request, &path)?;
-        let read = async || assemble(&parts, replies).await;
+        let judged = again()?;
+        self.context.check_read(now.as_ref().unwrap_or(caller), &Wants::Txn(&judged), &view)?;
+        request.set(Some(judged));
+        let read = async || {
+            let request = again()?;
+            let path = compared(&view, &request).await?;
+            assemble(&txn::read_only_parts(&view, &request, &path)?, replies).await
+        };
         let body = self.context.with_room(replies, Patience::Holding, read).await?;
         Ok(self.context.reply(view.revision(), body))
     }
 
-    async fn check_txn_reads(&self, request: &TxnRequest, replies: &Share) -> Result<(), Error> {
+    async fn check_txn_reads(
+        &self,
+        message: &Bytes,
+        request: TxnRequest,
+        replies: &Share,
+    ) -> Result<(), Error> {
         let view = self.context.views.load();
-        let path = compared(&view, request).await?;
-        self.check_reads(&view, &txn::reads(request, &path), replies).await
+        let reads_of = async |request: TxnRequest| {
+            let path = compared(&view, &request).await?;
+            Ok::<_, Error>(txn::reads(&request, &path))
+        };
+        let reads = reads_of(request).await?;
+        if self.reads_few_keys(&view, &reads).await? {
+            return Ok(());
+        }
+        // While they wait for room, only the message is kept.
+        let reads = Cell::new(Some(reads));
+        let look = async || {
+            let reads = match reads.take() {
+                Some(reads) => reads,
+                None => reads_of(txn::decode(message)?).await?,
+            };
+            look_at(&view, &reads, replies).await
+        };
+        self.context.with_room(replies, Patience::Holding, look).await
     }
 
-    /// Refuses a write that would have to read too much.
-    async fn check_reads(&self, view: &View, reads: &[ReadRequest], replies: &Share) -> Result<(), Error> {
+    /// A write reads so little that nobody needs to look at it before. One that has more to read
+    /// than any may is refused.
+    async fn reads_few_keys(&self, view: &View, reads: &[ReadRequest]) -> Result<bool, Error> {
         if reads.len() > limits::TXN_READS_MAX {
             return Err(self.context.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
         }
@@ -102,11 +161,7 @@ impl Kv {
             keys = some.iter().map(|what| keys_of(view, what)).fold(keys, u64::saturating_add);
             give_way().await;
         }
-        if keys <= limits::WRITE_READS_UNCHECKED as u64 {
-            return Ok(());
-        }
-        let look = async || look_at(view, reads, replies).await;
-        self.context.with_room(replies, Patience::Holding, look).await
+        Ok(keys <= limits::WRITE_READS_UNCHECKED as u64)
     }
 }
 
