@@ -32,9 +32,11 @@ pub const PASSWORD_THREADS_NICE: i32 = 10;
 /// Longer than the slices of other threads, which take the CPU from them as they wake; and yet no
 /// longer than a caller may wait where a kernel lets a thread go on to the end of its slice.
 pub const PASSWORD_THREADS_SLICE: Duration = Duration::from_millis(10);
-/// They work so long before they leave their CPU to others, and rest so long then. Work is how long
-/// a caller may wait for the CPU; rests are what a login takes longer for it, a fifth.
+/// They work so long before they leave their CPU to others, which wait no longer for it than this
+/// and one round of a hash.
 pub const PASSWORD_THREADS_WORK: Duration = Duration::from_micros(250);
+/// They rest so long then: where nobody wants the CPU, a login takes an eighth longer for it, and
+/// what waking up takes.
 pub const PASSWORD_THREADS_REST: Duration = Duration::from_micros(30);
 /// Passwords that wait for them: of users that are made or changed, and as many of logins in each
 /// standing; beyond, the newest of who has most waiting is refused with `too many requests`.
@@ -310,6 +312,8 @@ pub const REFUSED_PART_BYTES: usize = 8 * 1024;
 /// larger `--max-txn-ops` lets one branch have more: decoded they take some MiB. etcd has no bound
 /// of its own for what is nested.
 pub const TXN_PARTS_MAX: usize = 40_000;
+/// Bytes that a decoded transaction takes without being counted: those of some ten operations.
+pub const TXN_BYTES_UNCOUNTED: usize = 4 * 1024;
 /// Fields of a request to add or update a member, most of which are its URLs: decoded, one of two
 /// bytes takes twelve times as much.
 pub const MEMBER_FIELDS_MAX: usize = 1_024;

@@ -24,7 +24,8 @@ pub fn begin(name: impl Into<String>, work: impl FnOnce() + Send + 'static) -> i
 /// From now on the calling thread is less in the way of threads that wake: one that has not had
 /// more than its share takes the CPU from one of a longer slice at once, where it would wait for
 /// the end of an equal slice, which is a matter of milliseconds. A kernel before Linux 6.12 knows
-/// no slices of threads, and takes the priority alone. No privilege is needed for it.
+/// no slices of threads, and takes the priority alone. No privilege is needed for it. Its rests end
+/// as exactly as the system can.
 ///
 /// # Errors
 /// When the system refuses the slice; the thread has the priority alone.

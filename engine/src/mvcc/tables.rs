@@ -40,12 +40,14 @@ impl SmallTable {
 
 type Rows = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
 
-/// Rows in order, in chunks, each behind a key that is not beyond its first; no rows are before the
-/// first chunk's.
+/// Rows in chunks. A row is in the chunk with the greatest key at most its own. The key of the first
+/// chunk is empty. No chunk but the first is empty; none has more than [`CHUNK_ROWS_MAX`] rows. A
+/// chunk keeps its key when its first row goes.
 type Chunks = BTreeMap<Arc<[u8]>, Arc<Rows>>;
 
 /// With more rows a chunk is divided. A change copies the places of a chunk's rows and of all
-/// chunks, not what is in them.
+/// chunks, not what is in them: of 10,000 users 64 to 128 rows and about 150 chunks. Chunks are not
+/// joined when rows go: there are never more of them than rows.
 const CHUNK_ROWS_MAX: usize = 128;
 
 /// Rows of all small tables at one moment; clones share them, and what was not changed in between
@@ -111,7 +113,7 @@ impl Tables {
         let Some((first, chunk)) = chunks.range_mut::<[u8], _>((Unbounded, Included(full_key))).next_back()
         else {
             if let Some(row) = row {
-                // Every key is behind the first chunk's from now on.
+                // No key is before the first chunk's, which is empty.
                 chunks.insert(Arc::default(), Arc::new(Rows::from([(full_key.into(), row.into())])));
             }
             return;
@@ -125,9 +127,10 @@ impl Tables {
             let first = Arc::clone(first);
             chunks.remove(&first);
         } else if rows.len() > CHUNK_ROWS_MAX {
-            let middle = rows.keys().nth(CHUNK_ROWS_MAX / 2).cloned().unwrap_or_default();
+            let middle = rows.keys().nth(CHUNK_ROWS_MAX / 2).cloned().expect("there are more");
             let behind = rows.split_off(&middle);
-            chunks.insert(middle, Arc::new(behind));
+            let before = chunks.insert(middle, Arc::new(behind));
+            assert!(before.is_none(), "a chunk begins where another one does");
         }
     }
 }

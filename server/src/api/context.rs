@@ -397,7 +397,7 @@ impl ServiceContext {
         self.status.reads_alone.load()
     }
 
-    /// No read waits before it sees its state.
+    /// A read sees its state without a wait.
     pub(super) fn reads_at_once(&self, serializable: bool) -> bool {
         serializable || self.reads_alone()
     }

@@ -6,7 +6,7 @@
 //! was applied; see [`revd_member::read::parts`]. The store may have grown in between: a reply for
 //! which there is no room then is an error that says that the write was carried out.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -15,9 +15,10 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::compare::{Comparing, Path};
 use revd_member::apply::{gates, kv, txn};
 use revd_member::auth::{Caller, Wants};
-use revd_member::budget::{Patience, Share};
+use revd_member::budget::{Hold, Patience, Share};
 use revd_member::error::Error;
-use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead};
+use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead, beside};
+use revd_member::read::range::count;
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 
 use crate::api::call::{Credentials, Message, decoded};
@@ -39,7 +40,7 @@ impl Kv {
         self.context.check_now(caller, &Wants::Delete(&request)).await?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
             let (view, reads) = (self.context.views.load(), [what]);
-            if !self.reads_few_keys(&view, &reads).await? {
+            if !reads_few_keys(&view, &reads).await? {
                 let look = async || look_at(&view, &reads, replies).await;
                 self.context.with_room(replies, Patience::Holding, look).await?;
             }
@@ -77,8 +78,8 @@ impl Kv {
         self.context.propose_growth(caller, Kind::Txn, message, replies).await
     }
 
-    /// The transaction, which the caller may carry out as far as this member knows. While that
-    /// waits, only its message is kept.
+    /// The transaction, which the caller may carry out as far as this member knows. While a newer
+    /// View is waited for, only its message is kept.
     async fn judged_now(
         &self,
         caller: &Caller,
@@ -106,23 +107,28 @@ impl Kv {
         replies: &Share,
     ) -> Result<Message, Error> {
         let serializable = txn::is_serializable(&request);
-        // What is decoded may be many times its message: it is made again behind each wait.
-        let request = Cell::new(Some(request).filter(|_| self.context.reads_at_once(serializable)));
+        // What is decoded may be many times its message, which is decoded again behind each wait.
+        let request = Cell::new(self.context.reads_at_once(serializable).then_some(request));
         let again = || request.take().map_or_else(|| txn::decode(&message), Ok);
         let view = self.context.view_for_reading(serializable).await?;
         let now = credentials.map(|credentials| self.context.caller_after_wait(credentials));
         let judged = again()?;
         self.context.check_read(now.as_ref().unwrap_or(caller), &Wants::Txn(&judged), &view)?;
         request.set(Some(judged));
+        let path = OnceCell::new();
         let read = async || {
             let request = again()?;
-            let path = compared(&view, &request).await?;
-            assemble(&txn::read_only_parts(&view, &request, &path)?, replies).await
+            let held = held_decoded(&request, replies)?;
+            let path = compared_once(&path, &view, &request).await?;
+            let parts = txn::read_only_parts(&view, &request, path)?;
+            assemble(&parts, replies).await.map_err(|error| beside(error, held.bytes()))
         };
         let body = self.context.with_room(replies, Patience::Holding, read).await?;
         Ok(self.context.reply(view.revision(), body))
     }
 
+    /// Refuses a write that would have to read too much. While the look at it waits for room, only
+    /// the message is kept.
     async fn check_txn_reads(
         &self,
         message: &Bytes,
@@ -130,39 +136,41 @@ impl Kv {
         replies: &Share,
     ) -> Result<(), Error> {
         let view = self.context.views.load();
-        let reads_of = async |request: TxnRequest| {
-            let path = compared(&view, &request).await?;
-            Ok::<_, Error>(txn::reads(&request, &path))
-        };
-        let reads = reads_of(request).await?;
-        if self.reads_few_keys(&view, &reads).await? {
-            return Ok(());
-        }
-        // While they wait for room, only the message is kept.
-        let reads = Cell::new(Some(reads));
+        let (request, path) = (Cell::new(Some(request)), OnceCell::new());
         let look = async || {
-            let reads = match reads.take() {
-                Some(reads) => reads,
-                None => reads_of(txn::decode(message)?).await?,
-            };
-            look_at(&view, &reads, replies).await
+            let request = request.take().map_or_else(|| txn::decode(message), Ok)?;
+            let held = held_decoded(&request, replies)?;
+            let reads = txn::reads(&request, compared_once(&path, &view, &request).await?);
+            if reads_few_keys(&view, &reads).await? {
+                return Ok(());
+            }
+            look_at(&view, &reads, replies).await.map_err(|error| beside(error, held.bytes()))
         };
         self.context.with_room(replies, Patience::Holding, look).await
     }
+}
 
-    /// A write reads so little that nobody needs to look at it before. One that has more to read
-    /// than any may is refused.
-    async fn reads_few_keys(&self, view: &View, reads: &[ReadRequest]) -> Result<bool, Error> {
-        if reads.len() > limits::TXN_READS_MAX {
-            return Err(self.context.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
-        }
-        let mut keys = 0_u64;
-        for some in reads.chunks(limits::REPLY_PARTS_PER_TURN) {
-            keys = some.iter().map(|what| keys_of(view, what)).fold(keys, u64::saturating_add);
-            give_way().await;
-        }
-        Ok(keys <= limits::WRITE_READS_UNCHECKED as u64)
+/// Counts what a transaction takes that is decoded, unless it is little, so that many that are read
+/// in turns wait for each other.
+fn held_decoded(request: &TxnRequest, replies: &Share) -> Result<Hold, Error> {
+    let (mut hold, bytes) = (replies.hold(), txn::decoded_bytes(request));
+    if bytes > limits::TXN_BYTES_UNCOUNTED {
+        count(&mut hold, bytes.min(replies.bytes_max() / 4), replies)?;
     }
+    Ok(hold)
+}
+
+/// A write reads so little that nobody needs to look at it before.
+async fn reads_few_keys(view: &View, reads: &[ReadRequest]) -> Result<bool, Error> {
+    if reads.len() > limits::TXN_READS_MAX {
+        return Err(Error::TxnReads { reads_max: limits::TXN_READS_MAX });
+    }
+    let mut keys = 0_u64;
+    for some in reads.chunks(limits::REPLY_PARTS_PER_TURN) {
+        keys = some.iter().map(|what| keys_of(view, what)).fold(keys, u64::saturating_add);
+        give_way().await;
+    }
+    Ok(keys <= limits::WRITE_READS_UNCHECKED as u64)
 }
 
 /// Puts a reply together.
@@ -216,11 +224,18 @@ fn keys_of(view: &View, what: &ReadRequest) -> u64 {
     }
 }
 
-/// Which branches are taken.
-async fn compared(view: &View, request: &TxnRequest) -> Result<Path, Error> {
+/// Which branches are taken; of one View that is found out once, also where a reply is begun again.
+async fn compared_once<'p>(
+    path: &'p OnceCell<Path>,
+    view: &View,
+    request: &TxnRequest,
+) -> Result<&'p Path, Error> {
+    if let Some(path) = path.get() {
+        return Ok(path);
+    }
     let mut comparing = Comparing::new(view.reader(), request);
     while !comparing.turn(limits::RANGE_KEYS_PER_TURN)? {
         give_way().await;
     }
-    Ok(comparing.path())
+    Ok(path.get_or_init(|| comparing.path()))
 }

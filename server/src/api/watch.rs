@@ -79,9 +79,9 @@ impl Watch {
                 NextStep::Request(Some(message)) => {
                     let message = message?;
                     let bytes = message.len();
-                    let request = decoded_in_stream(WatchRequest::decode(message))?.request_union;
-                    // A token may be new to this member; then it is not any more.
+                    // A token may be new to this member, which may have to wait to know it.
                     let caller = self.context.caller(Need::Judged, false, credentials).await?;
+                    let request = decoded_in_stream(WatchRequest::decode(message))?.request_union;
                     match (self.context.auth.limits.take(&caller, bytes), request) {
                         (_, None) => {} // it asks for nothing, and counts
                         // The other watchers of the stream go on.

@@ -11,10 +11,11 @@ use revd::limits::{HTTP2_DEADLINE, LISTED_LEASE_BYTES};
 use revd_http2::PREFACE;
 use revd_http2::hpack::literal;
 use revd_http2::raw::{call_block, frame};
+use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest,
-    WatchCreateRequest, WatchRequest, WatchResponse,
+    Compare, LeaseGrantRequest, LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
 };
 
 use crate::harness::{Client, Server, wait_until, with_server};
@@ -556,5 +557,44 @@ fn lists_of_leases_beyond_the_share_are_refused() {
         let refused = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap_err();
         assert!(refused.message().contains(&why), "{refused:?}");
         assert!(lease.lease_time_to_live(ask(2)).await.unwrap().into_inner().keys.is_empty());
+    });
+}
+
+/// What a transaction decodes to may be many times its message: while its reply waits for room, the
+/// message alone is kept.
+#[test]
+fn transactions_that_wait_for_room_hold_no_more_than_their_messages() {
+    with_small_server(async |server, client| {
+        fill(client, 2, 1_000_000).await;
+        let before = resident(server);
+        let get = |key: &'static str| RequestOp {
+            request: Some(Request::RequestRange(RangeRequest { key: key.into(), ..RangeRequest::default() })),
+        };
+        let compare = Compare { key: "x".into(), target_union: None, ..Compare::default() };
+        let ops: Vec<_> = (0..127).map(|_| get("x")).chain([get("k00001")]).collect();
+        let txn = TxnRequest { compare: vec![compare; 128], success: ops.clone(), failure: ops };
+        let txn = txn.encode_to_vec();
+        let message = [&[0][..], &u32::try_from(txn.len()).unwrap().to_be_bytes(), &txn].concat();
+        let attack = |_| {
+            let mut stream = attacker(server, 0x7fff_0000);
+            let mut calls = Vec::new();
+            for at in 0..200 {
+                calls.extend(frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Txn")));
+                calls.extend(frame(0, 1, 1 + 2 * at, &message));
+            }
+            stream.write_all(&calls).unwrap();
+            stream
+        };
+        let attackers: Vec<_> = (0..60).map(attack).collect();
+        let (began, mut most) = (now(), 0);
+        while began.elapsed() < Duration::from_secs(8) {
+            let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
+            client.kv.clone().range(request).await.unwrap();
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        println!("{} MB for transactions that nobody takes", most / 1_000_000);
+        // Decoded, 12,000 of them are 700 MB.
+        assert!((60_000_000..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
+        drop(attackers);
     });
 }

@@ -60,6 +60,16 @@ pub enum ReadRequest {
     Previous { key: Bytes, range_end: Bytes, tag: u8 },
 }
 
+impl ReadRequest {
+    fn is_of_one_key(&self) -> bool {
+        match self {
+            Self::Range(RangeRequest { range_end, .. }) | Self::Previous { range_end, .. } => {
+                range_end.is_empty()
+            }
+        }
+    }
+}
+
 impl TxnOp {
     /// The bytes before a response of so many bytes.
     #[must_use]
@@ -148,12 +158,34 @@ impl<'p> RunningRead<'p> {
     }
 }
 
+/// The error of what found no room beside so many bytes that are held: room is wanted for all of
+/// them.
+#[must_use]
+pub fn beside(error: Error, held: usize) -> Error {
+    match error {
+        Error::NoReplyRoom { bytes } => Error::NoReplyRoom { bytes: bytes + held },
+        other => other,
+    }
+}
+
+/// Bytes that parts take, beside those of replies in them.
+#[must_use]
+pub fn bytes_of_parts(parts: &[ReplyPart]) -> usize {
+    let of_part = |part: &ReplyPart| match part {
+        ReplyPart::Bytes(_) => 0,
+        ReplyPart::Read(_) => size_of::<DeferredRead>(),
+        ReplyPart::Op(_, parts) => bytes_of_parts(parts),
+    };
+    size_of_val(parts) + parts.iter().map(of_part).sum::<usize>()
+}
+
 /// A reply being put together, in turns.
 #[derive(Debug)]
 pub struct ReplyAssembly<'p> {
     /// The whole, and in it the operations whose parts are being put together.
     open: Vec<Open<'p>>,
-    reading: Option<RunningRead<'p>>,
+    /// And whether it is of a single key.
+    reading: Option<(RunningRead<'p>, bool)>,
     /// The bytes read so far.
     hold: Hold,
     replies: Share,
@@ -182,28 +214,37 @@ impl<'p> ReplyAssembly<'p> {
         Self { open: vec![all], reading: None, hold: replies.hold(), replies: replies.clone() }
     }
 
-    /// Puts a bounded part together; the whole when that is done.
+    /// Puts a bounded part together; the whole when that is done. Reads of single keys, which most
+    /// are, share a turn.
     ///
     /// # Errors
     /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn turn(&mut self) -> Result<Option<Vec<Bytes>>, Error> {
+        let mut bytes_left = limits::REPLY_CHUNK_BYTES;
         for _ in 0..limits::REPLY_PARTS_PER_TURN {
             let last = self.open.last_mut().expect("the whole is open until it is done");
-            if let Some(reading) = &mut self.reading {
-                let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
-                if is_done {
-                    let before = last.bytes;
-                    reading.take().into_iter().for_each(|chunk| last.push(chunk));
-                    self.reading = None;
-                    let held = self.hold.bytes() + last.bytes - before;
-                    count(&mut self.hold, held, &self.replies)?;
+            if let Some((reading, is_of_one_key)) = &mut self.reading {
+                let held = self.hold.bytes();
+                let turn = reading.turn(limits::RANGE_KEYS_PER_TURN);
+                if !turn.map_err(|error| beside(error, held))? {
+                    return Ok(None);
+                }
+                let before = last.bytes;
+                reading.take().into_iter().for_each(|chunk| last.push(chunk));
+                let (read, is_brief) = (last.bytes - before, *is_of_one_key);
+                self.reading = None;
+                count(&mut self.hold, held + read, &self.replies)?;
+                bytes_left = bytes_left.saturating_sub(read);
+                if is_brief && bytes_left > 0 {
+                    continue;
                 }
                 return Ok(None);
             }
             match last.parts.next() {
                 Some(ReplyPart::Bytes(bytes)) => last.push(bytes.clone()),
                 Some(ReplyPart::Read(read)) => {
-                    self.reading = Some(RunningRead::new(&read.view, &read.what, &self.replies)?);
+                    let reading = RunningRead::new(&read.view, &read.what, &self.replies)?;
+                    self.reading = Some((reading, read.what.is_of_one_key()));
                 }
                 Some(ReplyPart::Op(op, parts)) => {
                     let op = Some(*op);

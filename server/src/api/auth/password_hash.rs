@@ -7,7 +7,7 @@
 //!     cost: 2^10 rounds
 //! ```
 //!
-//! Sources: Provos and Mazières, "A Future-Adaptable Password Scheme" (USENIX 1999), for the
+//! Sources: Provos and Mazieres, "A Future-Adaptable Password Scheme" (USENIX 1999), for the
 //! computation; Go's `golang.org/x/crypto/bcrypt`, which etcd uses, for the texts that count as a
 //! hash.
 
@@ -41,7 +41,6 @@ const TEXT: [[u32; 2]; 3] =
     [[0x4f72_7068, 0x6561_6e42], [0x6568_6f6c, 0x6465_7253], [0x6372_7944, 0x6f75_6274]];
 
 /// The hash of a password.
-#[derive(Debug)]
 pub(super) struct PasswordHash {
     cost: u32,
     salt: Vec<u8>,
@@ -49,8 +48,8 @@ pub(super) struct PasswordHash {
 }
 
 impl PasswordHash {
-    /// The hash of this password. `between` is called behind each of the `2^cost` rounds, which
-    /// takes about 50 us.
+    /// The hash of this password. `between` is called behind each of the `2^cost` rounds, each
+    /// of which takes about 50 us.
     pub(super) fn new(password: &Secret, cost: u32, salt: [u8; 16], between: impl FnMut()) -> Self {
         Self { cost, salt: salt.into(), digest: digest(password, cost, &salt, between) }
     }
@@ -85,6 +84,13 @@ impl PasswordHash {
     }
 }
 
+// Salt and digest are as good as the password to a thief who has time.
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("PasswordHash").field("cost", &self.cost).finish_non_exhaustive()
+    }
+}
+
 impl fmt::Display for PasswordHash {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (salt, digest) = (LETTERS.encode(&self.salt), String::from_utf8_lossy(&self.digest));
@@ -110,7 +116,7 @@ fn digest(password: &Secret, cost: u32, salt: &[u8], mut between: impl FnMut()) 
     let bytes: Vec<u8> = encrypted.as_flattened().iter().flat_map(|word| word.to_be_bytes()).collect();
     let mut letters = [0; DIGEST_LETTERS];
     let written = LETTERS.encode_slice(&bytes[..23], &mut letters); // the last byte is left out
-    debug_assert_eq!(written, Ok(DIGEST_LETTERS));
+    assert_eq!(written, Ok(DIGEST_LETTERS), "23 bytes are 31 letters");
     letters
 }
 
@@ -203,5 +209,8 @@ mod tests {
             let expected = (count % 4 == 0 && count < SALT_LETTERS).then(|| (SALT_LETTERS - count) * 3 / 4);
             assert_eq!(bytes, expected, "{count} line ends");
         }
+        // Made by Go's blowfish, and taken by Go's bcrypt.
+        let of_go = PasswordHash::parse(b"$2a$04$\r\n\n\r/vmrODLkcWwdqqVW4uR6qWrc9tC7pfxT3IL2OhYLHzjms.PRK");
+        assert!(of_go.unwrap().is_of(&secret(b"rosebud"), || ()));
     }
 }

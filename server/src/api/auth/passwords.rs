@@ -1,6 +1,6 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
-//! of them and at a low priority, which leave their CPU to others every quarter of a millisecond,
-//! and what waits for them is bounded.
+//! of them and at a low priority, which leave their CPU to others every quarter of a millisecond
+//! (of a signature, behind it), and what waits for them is bounded.
 //!
 //! They wait in four queues that take turns: changes of users, and logins by their standing: where
 //! this password was right in this name on this connection, where it was from this address, and all
@@ -10,7 +10,7 @@
 //! are known there are in the way of a known user.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use revd_member::error::{AuthError, Error};
@@ -200,7 +200,7 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
         log::log(log::Level::Debug, "a thread for passwords has no slice of its own", fields);
     }
     let nobodys = PasswordHash::of_nobody(cost);
-    let mut rests = Rests { worked_since: clock::now() };
+    let mut rests = Rests::new(threads::rest);
     while let Some(Job { work, answer }) = jobs.next() {
         // A caller that has gone away since then needs no answer.
         if Arc::strong_count(&answer) == 1 {
@@ -229,20 +229,34 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
                 })
             }
         });
+        rests.when_due();
     }
 }
 
 /// Rests of a thread that computes: others that want its CPU have it then.
-struct Rests {
+struct Rests<F: FnMut(Duration)> {
+    rest: F,
     worked_since: Instant,
+    /// Work until the next rest.
+    work: Duration,
 }
 
-impl Rests {
+impl<F: FnMut(Duration)> Rests<F> {
+    fn new(rest: F) -> Self {
+        Self { rest, worked_since: clock::now(), work: limits::PASSWORD_THREADS_WORK }
+    }
+
+    /// A thread at this priority takes its CPU back from nobody: the longer it was kept from it, the
+    /// longer it works then, up to its slice, so that it has a tenth of a CPU that is never idle.
     fn when_due(&mut self) {
-        if clock::since(self.worked_since) >= limits::PASSWORD_THREADS_WORK {
-            threads::rest(limits::PASSWORD_THREADS_REST);
-            self.worked_since = clock::now();
+        if clock::since(self.worked_since) < self.work {
+            return;
         }
+        let begun = clock::now();
+        (self.rest)(limits::PASSWORD_THREADS_REST);
+        self.worked_since = clock::now();
+        let rested = self.worked_since.saturating_duration_since(begun);
+        self.work = (rested / 9).clamp(limits::PASSWORD_THREADS_WORK, limits::PASSWORD_THREADS_SLICE);
     }
 }
 
@@ -348,6 +362,26 @@ mod tests {
             block_on(passwords.hash(Source::default(), secret(&"x".repeat(73)))),
             Err(Error::Auth(AuthError::PasswordTooLong))
         );
+    }
+
+    /// A hash of the usual cost is made in pieces, longer ones where others keep the CPU.
+    #[test]
+    fn a_hash_is_made_with_rests_in_between() {
+        let pieces = |others: Duration| {
+            let mut count = 0;
+            let mut rests = Rests::new(|_| {
+                count += 1;
+                let begun = clock::now();
+                while clock::since(begun) < others {
+                    std::hint::spin_loop();
+                }
+            });
+            PasswordHash::new(&Secret::from("rosebud".to_owned()), 10, [7; 16], || rests.when_due());
+            count
+        };
+        let (alone, beside) = (pieces(Duration::ZERO), pieces(Duration::from_millis(9)));
+        assert!(alone >= 5, "{alone} rests in some tens of milliseconds");
+        assert!(beside < alone, "{beside} rests beside others, {alone} without");
     }
 
     /// All of them come before the first one has failed.
