@@ -9,7 +9,7 @@ use revd_member::auth::Caller;
 use revd_member::budget::{Patience, Share};
 use revd_member::cluster::version::{self, ClusterVersion, Versions};
 use revd_member::error::Error;
-use revd_member::read::parts::{beside, bytes_of_parts};
+use revd_member::read::parts::{ReplyPart, beside, bytes_of_parts};
 use revd_member::schema;
 
 use crate::api::call::Message;
@@ -99,15 +99,19 @@ impl ServiceContext {
         let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
         let parts = outcome.rest.parts();
         if !parts.is_empty() {
-            // It holds the state that the parts are read from, and the parts.
-            let mut held = replies.hold();
-            held.add(bytes_of_parts(parts).min(replies.bytes_max() / 4));
-            let read =
-                async || txn::assemble(parts, replies).await.map_err(|error| beside(error, held.bytes()));
-            let rest = Box::pin(self.with_room(replies, Patience::Holding, read)).await;
+            let rest = Box::pin(self.read_parts(parts, replies)).await;
             body.extend(rest.map_err(|error| Error::Unanswered(Box::new(error)))?);
         }
         Ok(self.reply(outcome.revision, body))
+    }
+
+    /// What is read beside a result.
+    async fn read_parts(&self, parts: &[ReplyPart], replies: &Share) -> Result<Vec<Bytes>, Error> {
+        let mut held = replies.hold();
+        held.add(bytes_of_parts(parts).min(replies.bytes_max() / 4));
+        let read = async || txn::assemble(parts, replies).await.map_err(|error| beside(error, held.bytes()));
+        // The parts hold the state that they are read from.
+        self.with_room(replies, Patience::Holding, read).await
     }
 
     /// Hands a command on, if there is room.

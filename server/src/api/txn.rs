@@ -39,11 +39,7 @@ impl Kv {
         self.context.check_size(caller, &message)?;
         self.context.check_now(caller, &Wants::Delete(&request)).await?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
-            let (view, reads) = (self.context.views.load(), [what]);
-            if !reads_few_keys(&view, &reads).await? {
-                let look = async || look_at(&view, &reads, replies).await;
-                self.context.with_room(replies, Patience::Holding, look).await?;
-            }
+            Box::pin(self.check_delete_read(&[what], replies)).await?;
         }
         self.context.propose_and_read(caller, Kind::DeleteRange, message, replies).await
     }
@@ -59,7 +55,7 @@ impl Kv {
         if txn::has_more_parts(&message, self.context.limits.txn_parts_max()) {
             return Err(Error::TooManyOperations);
         }
-        let request = txn::decode(&message)?;
+        let mut request = txn::decode(&message)?;
         if !self.context.has_quota(gates::txn_cost(&request)) {
             drop(request); // it may be many times its message, and the alarm may have to wait
             return Err(self.context.no_space().await);
@@ -69,7 +65,10 @@ impl Kv {
             return Box::pin(self.read_only_txn((caller, credentials), message, request, replies)).await;
         }
         self.context.check_size(caller, &message)?;
-        let request = self.judged_now(caller, &message, request).await?;
+        if !self.context.check_known(caller, &Wants::Txn(&request))? {
+            drop(std::mem::take(&mut request)); // a second variable would make each call larger
+            request = Box::pin(self.judged_later(caller, &message)).await?;
+        }
         if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&message, request, replies)).await?;
         } else {
@@ -78,25 +77,13 @@ impl Kv {
         self.context.propose_growth(caller, Kind::Txn, message, replies).await
     }
 
-    /// The transaction, which the caller may carry out as far as this member knows. While a newer
-    /// View is waited for, only its message is kept.
-    async fn judged_now(
-        &self,
-        caller: &Caller,
-        message: &Bytes,
-        request: TxnRequest,
-    ) -> Result<TxnRequest, Error> {
-        if self.context.check_known(caller, &Wants::Txn(&request))? {
-            return Ok(request);
-        }
-        drop(request);
-        Box::pin(async {
-            let view = self.context.view_for_reading(false).await?;
-            let request = txn::decode(message)?;
-            self.context.check(caller, &Wants::Txn(&request), &view)?;
-            Ok(request)
-        })
-        .await
+    /// The transaction, which the caller may carry out by a newer View. While that is waited for,
+    /// only its message is kept.
+    async fn judged_later(&self, caller: &Caller, message: &Bytes) -> Result<TxnRequest, Error> {
+        let view = self.context.view_for_reading(false).await?;
+        let request = txn::decode(message)?;
+        self.context.check(caller, &Wants::Txn(&request), &view)?;
+        Ok(request)
     }
 
     async fn read_only_txn(
@@ -125,6 +112,16 @@ impl Kv {
         };
         let body = self.context.with_room(replies, Patience::Holding, read).await?;
         Ok(self.context.reply(view.revision(), body))
+    }
+
+    /// Refuses a deletion that would have to read too much.
+    async fn check_delete_read(&self, reads: &[ReadRequest], replies: &Share) -> Result<(), Error> {
+        let view = self.context.views.load();
+        if reads_few_keys(&view, reads).await? {
+            return Ok(());
+        }
+        let look = async || look_at(&view, reads, replies).await;
+        self.context.with_room(replies, Patience::Holding, look).await
     }
 
     /// Refuses a write that would have to read too much. While the look at it waits for room, only
