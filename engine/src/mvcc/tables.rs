@@ -40,9 +40,9 @@ impl SmallTable {
 
 type Rows = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
 
-/// Rows in chunks. A row is in the chunk with the greatest key at most its own. The key of the first
-/// chunk is empty. No chunk but the first is empty; none has more than [`CHUNK_ROWS_MAX`] rows. A
-/// chunk keeps its key when its first row goes.
+/// Rows in chunks. A row is in the chunk with the greatest key at most its own. The key of the
+/// first chunk is empty. No chunk but the first is empty; none has more than [`CHUNK_ROWS_MAX`]
+/// rows. A chunk keeps its key when its first row goes.
 type Chunks = BTreeMap<Arc<[u8]>, Arc<Rows>>;
 
 /// With more rows a chunk is divided. A change copies the places of a chunk's rows and of all
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What a model says that has one map, through changes that divide and empty chunks.
+    /// Beside a model with one map, through changes that divide and empty chunks.
     #[test]
     fn rows_in_chunks_are_those_of_one_map() {
         let tables_of = [SmallTable::Members, SmallTable::Users, SmallTable::Roles];

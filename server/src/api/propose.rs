@@ -105,7 +105,7 @@ impl ServiceContext {
         Ok(self.reply(outcome.revision, body))
     }
 
-    /// What is read beside a result.
+    /// Reads the parts of a reply beside its result.
     async fn read_parts(&self, parts: &[ReplyPart], replies: &Share) -> Result<Vec<Bytes>, Error> {
         let mut held = replies.hold();
         held.add(bytes_of_parts(parts).min(replies.bytes_max() / 4));

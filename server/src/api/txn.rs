@@ -17,9 +17,10 @@ use revd_member::apply::{gates, kv, txn};
 use revd_member::auth::{Caller, Wants};
 use revd_member::budget::{Hold, Patience, Share};
 use revd_member::error::Error;
-use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead, beside};
+use revd_member::read::parts::{DeferredRead, ReadRequest, ReplyAssembly, ReplyPart, RunningRead, beside};
 use revd_member::read::range::count;
-use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{DeleteRangeRequest, RequestOp, TxnRequest};
 
 use crate::api::call::{Credentials, Message, decoded};
 use crate::api::kv::Kv;
@@ -94,7 +95,7 @@ impl Kv {
         replies: &Share,
     ) -> Result<Message, Error> {
         let serializable = txn::is_serializable(&request);
-        // What is decoded may be many times its message, which is decoded again behind each wait.
+        // A decoded one may be many times its message, which is decoded again behind each wait.
         let request = Cell::new(self.context.reads_at_once(serializable).then_some(request));
         let again = || request.take().map_or_else(|| txn::decode(&message), Ok);
         let view = self.context.view_for_reading(serializable).await?;
@@ -150,11 +151,22 @@ impl Kv {
 /// Counts what a transaction takes that is decoded, unless it is little, so that many that are read
 /// in turns wait for each other.
 fn held_decoded(request: &TxnRequest, replies: &Share) -> Result<Hold, Error> {
-    let (mut hold, bytes) = (replies.hold(), txn::decoded_bytes(request));
+    let (mut hold, bytes) = (replies.hold(), decoded_bytes(request));
     if bytes > limits::TXN_BYTES_UNCOUNTED {
         count(&mut hold, bytes.min(replies.bytes_max() / 4), replies)?;
     }
     Ok(hold)
+}
+
+/// Bytes that a decoded transaction takes beside its message, with the reads that are made of it.
+fn decoded_bytes(request: &TxnRequest) -> usize {
+    const OP: usize = size_of::<RequestOp>() + 2 * size_of::<ReplyPart>() + size_of::<DeferredRead>();
+    let of_op = |op: &RequestOp| match &op.request {
+        Some(Request::RequestTxn(nested)) => OP + decoded_bytes(nested),
+        _ => OP,
+    };
+    let ops = request.success.iter().chain(&request.failure).map(of_op);
+    size_of::<TxnRequest>() + size_of_val(&*request.compare) + ops.sum::<usize>()
 }
 
 /// A write reads so little that nobody needs to look at it before.

@@ -560,8 +560,8 @@ fn lists_of_leases_beyond_the_share_are_refused() {
     });
 }
 
-/// What a transaction decodes to may be many times its message: while its reply waits for room, the
-/// message alone is kept.
+/// A decoded transaction may be many times its message: while its reply waits for room, the message
+/// alone is kept.
 #[test]
 fn transactions_that_wait_for_room_hold_no_more_than_their_messages() {
     with_small_server(async |server, client| {

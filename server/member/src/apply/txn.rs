@@ -41,18 +41,6 @@ pub fn has_more_parts(bytes: &Bytes, parts_max: usize) -> bool {
     bytes.len() / PART_BYTES_MIN > parts_max && take_parts(bytes.clone(), 0, &mut left).is_none()
 }
 
-/// Bytes that a decoded transaction takes beside its message, with the reads that are made of it.
-#[must_use]
-pub fn decoded_bytes(request: &TxnRequest) -> usize {
-    const OP: usize = size_of::<RequestOp>() + 2 * size_of::<ReplyPart>() + size_of::<DeferredRead>();
-    let of_op = |op: &RequestOp| match &op.request {
-        Some(Request::RequestTxn(nested)) => OP + decoded_bytes(nested),
-        _ => OP,
-    };
-    let ops = request.success.iter().chain(&request.failure).map(of_op);
-    size_of::<TxnRequest>() + size_of_val(&*request.compare) + ops.sum::<usize>()
-}
-
 /// None when there are more than are left.
 fn take_parts(mut bytes: Bytes, depth: usize, left: &mut usize) -> Option<()> {
     if depth > limits::TXN_DEPTH_MAX {

@@ -211,7 +211,7 @@ impl ServiceContext {
     ///
     /// # Errors
     /// The error that the client gets, where no View would judge otherwise.
-    pub(in crate::api) fn check_known(&self, caller: &Caller, wants: &Wants<'_>) -> Result<bool, Error> {
+    pub fn check_known(&self, caller: &Caller, wants: &Wants<'_>) -> Result<bool, Error> {
         if !self.status.needs_rights.load() {
             return Ok(true);
         }

@@ -36,7 +36,7 @@ const LETTERS: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// What is encrypted 64 times with the state of a password: "OrpheanBeholderScryDoubt".
+/// The text that is encrypted 64 times with the state of a password: "OrpheanBeholderScryDoubt".
 const TEXT: [[u32; 2]; 3] =
     [[0x4f72_7068, 0x6561_6e42], [0x6568_6f6c, 0x6465_7253], [0x6372_7944, 0x6f75_6274]];
 

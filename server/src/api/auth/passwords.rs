@@ -246,8 +246,9 @@ impl<F: FnMut(Duration)> Rests<F> {
         Self { rest, worked_since: clock::now(), work: limits::PASSWORD_THREADS_WORK }
     }
 
-    /// A thread at this priority takes its CPU back from nobody: the longer it was kept from it, the
-    /// longer it works then, up to its slice, so that it has a tenth of a CPU that is never idle.
+    /// A thread at this priority takes its CPU back from nobody: the longer it was kept from it,
+    /// the longer it works then, up to its slice, so that it has a tenth of a CPU that is never
+    /// idle.
     fn when_due(&mut self) {
         if clock::since(self.worked_since) < self.work {
             return;
