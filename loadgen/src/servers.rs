@@ -2,6 +2,7 @@
 //! ended with the run.
 
 use std::ffi::OsStr;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -193,8 +194,11 @@ fn cpu_set(cpus: &[usize]) -> CpuSet {
     set
 }
 
-fn free_address() -> anyhow::Result<SocketAddr> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+/// So many addresses that are free. All are taken before the first is given back: the system may
+/// give an address again at once.
+fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let taken: io::Result<Vec<_>> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+    Ok(taken?.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?)
 }
 
 impl ServerSpec {
@@ -223,13 +227,13 @@ impl Servers {
         let members = spec.members.max(1);
         let mut peers = Vec::new();
         let mut clients = Vec::new();
-        for _ in 0..members {
-            peers.push(format!("http://{}", free_address()?));
+        for pair in free_addresses(2 * members)?.chunks_exact(2) {
+            peers.push(format!("http://{}", pair[0]));
             // A server with a certificate is asked over TLS; `--cacert` has its authority.
             let is_secure = spec.security.tls
                 || spec.flags.iter().any(|flag| flag.starts_with("--cert-file") || flag == "--auto-tls");
             let scheme = if is_secure { "https" } else { "http" };
-            clients.push(format!("{scheme}://{}", free_address()?));
+            clients.push(format!("{scheme}://{}", pair[1]));
         }
         // Its own users are made later, if it has any: those of the command line are not its.
         clients.iter().try_for_each(|endpoint| host(endpoint).map(users::set_nobody_for))?;

@@ -104,7 +104,9 @@ struct Ruler {
 impl Ruler {
     fn new(axis: Axis, figures: impl Iterator<Item = f64>, start: f64, length: f64) -> Self {
         let (mut least, mut most) = (f64::MAX, f64::MIN);
-        for figure in figures.filter(|figure| figure.is_finite()) {
+        // Where the axis is logarithmic, no place is 0, and seconds without a call are not drawn.
+        let has_place = |figure: &f64| figure.is_finite() && (*figure > 0.0 || axis.scale != Scale::Log);
+        for figure in figures.filter(has_place) {
             least = least.min(figure);
             most = most.max(figure);
         }
@@ -334,6 +336,16 @@ mod tests {
         let text = chart(Scale::Linear, (0..5_000).map(|at| (f64::from(at), height(at))).collect());
         let dots = text.matches("<circle").count();
         assert!((DOTS_MAX / 2..=DOTS_MAX).contains(&dots) && text.contains("77 at 1234"), "{dots}");
+    }
+
+    /// Seconds without a call have no place on a logarithmic axis, and do not stretch it.
+    #[test]
+    fn zeros_leave_a_logarithmic_axis_as_it_is() {
+        let words = |last| {
+            let text = chart(Scale::Log, vec![(1.0, 10.0), (2.0, 900.0), (3.0, last)]);
+            text.matches("<text").count()
+        };
+        assert_eq!(words(0.0), words(20.0));
     }
 
     #[test]
