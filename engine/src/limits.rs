@@ -90,10 +90,19 @@ pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Records a compaction removes in one checkpoint: bounds what a step writes, and its memory.
+/// Records a compaction removes in one checkpoint, or keys that forget something: bounds what a step
+/// writes, and its memory.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
-/// Records a compaction looks at in one checkpoint: where it finds little to remove it only reads.
-pub const COMPACT_LOOKS_PER_STEP: usize = 40_000;
+/// So many times the checkpoint's own records, if that is more: each of them makes one dead at most,
+/// and a compaction meets it twice, as a key that forgets it and as a record.
+pub const COMPACT_RECORDS_PER_OWN: usize = 3;
+/// But no more than these: a checkpoint that takes longer for it brings more of its own.
+pub const COMPACT_RECORDS_PER_STEP_MAX: usize = 60_000;
+/// Records that it looks at for each that it may remove: where it finds little to remove it only
+/// reads.
+pub const COMPACT_LOOKS_PER_RECORD: usize = 4;
+/// Records of a file that was opened which are counted in one checkpoint.
+pub const COMPACT_COUNTED_PER_STEP: usize = 40_000;
 /// Bytes of records that a compaction reads in one checkpoint: those that it looks at are read
 /// whole, for their keys and perhaps their hash.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
@@ -218,7 +227,8 @@ const _: () = {
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
-    assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP && COMPACT_WALK_KEYS_PER_STEP > 0);
+    assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_RECORDS_PER_STEP_MAX && COMPACT_LOOKS_PER_RECORD > 0);
+    assert!(COMPACT_RECORDS_PER_OWN > 2 && COMPACT_COUNTED_PER_STEP > 0 && COMPACT_WALK_KEYS_PER_STEP > 0);
     assert!(COMPACT_REWRITTEN_BYTES_PER_STEP > 0 && RECORD_BUCKET_REVISIONS > 0 && COMPACT_DEAD_PART > 1);
     assert!(RECORD_BUCKETS_MAX > 1);
     // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough

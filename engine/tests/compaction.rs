@@ -125,6 +125,29 @@ fn a_store_that_is_overwritten_evenly_does_not_grow() {
 
 /// One who waits for the space has all of it freed, also what earlier compactions have left, and
 /// also behind a restart; and so has a defragmentation.
+/// However many records each checkpoint brings: a compaction that removes fewer with each than they
+/// make dead never ends, and the file grows for ever.
+#[test]
+fn a_compaction_keeps_up_with_checkpoints_that_bring_many_records() {
+    const MANY: u64 = 16_000; // more than a step removes of those that bring few
+    let mut store = open(&SimDisk::new());
+    let mut most = [0; 2];
+    for round in 0..24 {
+        for _ in 0..MANY / 1_000 {
+            let mut txn = store.begin();
+            (0..1_000).for_each(|number| txn.put(format!("key/{number:05}").as_bytes(), &[7; 40], 0));
+            txn.commit();
+            applied(&mut store);
+        }
+        store.compact(store.revision()).unwrap();
+        applied(&mut store);
+        save(&mut store);
+        let half = &mut most[round / 12];
+        *half = records(&mut store).max(*half);
+    }
+    assert!(most[1] <= most[0], "{most:?} records in the first rounds and the later ones");
+}
+
 #[test]
 fn whoever_waits_for_the_space_has_all_of_it_freed() {
     for waiter in 0..4 {

@@ -359,6 +359,7 @@ impl Checkpoint {
             index_revision: to.index_revision,
             counts: &self.records,
             rule: self.compaction_rule,
+            records_max: CompactionRule::records_max(counted.all()),
             rewritten_max: CompactionRule::rewritten_max(self.unsaved_bytes),
         };
         let (compaction, pass) = compact(self.pass, work, &mut to)?;

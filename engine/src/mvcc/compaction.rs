@@ -28,8 +28,9 @@ use std::sync::Arc;
 
 use crate::btree::cursor::Cursor;
 use crate::limits::{
-    COMPACT_BYTES_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX, COMPACT_LOOKS_PER_STEP,
-    COMPACT_RECORDS_PER_STEP, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
+    COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
+    COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
+    COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
     COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP,
 };
 use crate::mutants::{self, Mutant};
@@ -104,6 +105,8 @@ pub(crate) struct CompactionWork<'w, 'd> {
     /// Records of the tree before it; all of them but those that are yet to be counted.
     pub(crate) counts: &'w RecordCounts,
     pub(crate) rule: CompactionRule,
+    /// So many records are removed, or keys forget something.
+    pub(crate) records_max: usize,
     /// About so many bytes of records are written again.
     pub(crate) rewritten_max: usize,
 }
@@ -124,6 +127,13 @@ impl Default for CompactionRule {
 }
 
 impl CompactionRule {
+    /// Records that a step removes, with a checkpoint that brings so many: it keeps up with
+    /// whatever makes records dead, as far as one checkpoint may go.
+    pub(crate) fn records_max(own: u64) -> usize {
+        let own = usize::try_from(own).unwrap_or(usize::MAX).saturating_mul(COMPACT_RECORDS_PER_OWN);
+        own.clamp(COMPACT_RECORDS_PER_STEP, COMPACT_RECORDS_PER_STEP_MAX)
+    }
+
     /// Bytes of records that a step writes again, with a checkpoint of so many bytes of records.
     pub(crate) fn rewritten_max(records: usize) -> usize {
         COMPACT_REWRITTEN_BYTES_PER_STEP.max(records.saturating_mul(COMPACT_REWRITTEN_PER_RECORD_BYTE))
@@ -168,7 +178,13 @@ impl CompactionPass {
             self.stage = count(work.base, from, through, &mut done.counted)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
-            && walk(work.index, self.at, from, Arc::make_mut(needed), &mut done.forgetting)
+            && walk(
+                (work.index, work.records_max),
+                self.at,
+                from,
+                Arc::make_mut(needed),
+                &mut done.forgetting,
+            )
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
@@ -230,7 +246,7 @@ impl CompactionPass {
         let (mut dropped, mut read, mut rewritten) = (0, 0, 0);
         let mut cursor = work.base.cursor(RECORDS);
         seek(&mut cursor, *from)?;
-        for _ in 0..COMPACT_LOOKS_PER_STEP {
+        for _ in 0..work.records_max * COMPACT_LOOKS_PER_RECORD {
             let Some(part) = runs.get(*run) else { break };
             let next = match cursor.next()? {
                 Some((key, record)) => Some((key, record_key(key)?, record)),
@@ -267,7 +283,7 @@ impl CompactionPass {
             let sub = key.revision.sub.checked_add(1);
             let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
             *from = Revision { main: key.revision.main, sub };
-            let is_enough = dropped >= COMPACT_RECORDS_PER_STEP || read >= COMPACT_BYTES_PER_STEP;
+            let is_enough = dropped >= work.records_max || read >= COMPACT_BYTES_PER_STEP;
             // One that reads everything for its hash writes only a part of that.
             if is_enough || (self.hash.is_none() && rewritten >= work.rewritten_max) {
                 break;
@@ -303,7 +319,7 @@ fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
 fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
     let mut cursor = base.cursor(RECORDS);
     seek(&mut cursor, from)?;
-    for _ in 0..COMPACT_LOOKS_PER_STEP {
+    for _ in 0..COMPACT_COUNTED_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
         let revision = record_key(key)?.revision;
         if revision.main > through {
@@ -323,7 +339,7 @@ fn walking() -> Stage {
 
 /// Counts what a bounded number of keys need, from one on; true at the end of all.
 fn walk(
-    index: &IndexRoot,
+    (index, forgetting_max): (&IndexRoot, usize),
     at: i64,
     from: &mut Vec<u8>,
     needed: &mut RecordCounts,
@@ -331,7 +347,7 @@ fn walk(
 ) -> bool {
     let mut bytes = 0;
     for (number, (key, history)) in index.entries_from(from).enumerate() {
-        let is_enough = forgetting.len() >= COMPACT_RECORDS_PER_STEP || bytes >= COMPACT_BYTES_PER_STEP;
+        let is_enough = forgetting.len() >= forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
         if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
             *from = key.to_vec();
             return false;
@@ -416,7 +432,8 @@ mod tests {
         let mut is_over = false;
         while !is_over {
             let mut forgetting = Vec::new();
-            is_over = walk(index.root(), 3, &mut from, &mut needed, &mut forgetting);
+            is_over =
+                walk((index.root(), COMPACT_RECORDS_PER_STEP), 3, &mut from, &mut needed, &mut forgetting);
             steps.push(forgetting.len());
         }
         assert_eq!(needed.all(), steps.iter().sum::<usize>() as u64, "each key's newest put stays");

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
-
 use crate::error::{ErrorCode, Fault};
 use crate::frame::{self, FRAME_BYTES_MAX, kind, setting};
 use crate::hpack;
 use crate::out::Out;
+use crate::send_queue::SendQueue;
 
 /// The flow-control window before any SETTINGS (RFC 9113, section 6.9.2).
 pub(crate) const WINDOW_BYTES_DEFAULT: u32 = 65_535;
@@ -84,25 +83,6 @@ pub(crate) struct PeerSettings {
     pub(crate) table_bytes_lowest: usize,
 }
 
-/// Data that is queued on a stream until the windows allow to send it.
-#[derive(Debug, Default)]
-pub(crate) struct SendQueue {
-    pub(crate) chunks: VecDeque<Bytes>,
-    pub(crate) bytes: usize,
-    /// Bytes of the first chunk that are sent: a chunk's memory is held until all of it is sent.
-    pub(crate) front_sent: usize,
-    pub(crate) end: Option<StreamEnd>,
-}
-
-/// How a stream ends.
-#[derive(Debug)]
-pub(crate) enum StreamEnd {
-    /// END_STREAM on the last DATA frame.
-    Data,
-    /// This header block behind the data.
-    Trailers(Vec<u8>),
-}
-
 /// An open stream.
 #[derive(Debug)]
 pub(crate) struct Http2Stream<T> {
@@ -131,7 +111,7 @@ pub(crate) struct Http2Stream<T> {
 impl<T> Http2Stream<T> {
     /// Bytes that are queued.
     pub(crate) fn queued(&self) -> usize {
-        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes)
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes())
     }
 
     /// Bytes that the stream's window allows to send; negative after the peer has shrunk its
@@ -142,7 +122,7 @@ impl<T> Http2Stream<T> {
 
     /// Bytes of memory that the queue holds: a chunk that is sent in part is held in full.
     pub(crate) fn held(&self) -> usize {
-        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes + outgoing.front_sent)
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.held())
     }
 }
 

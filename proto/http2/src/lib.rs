@@ -14,6 +14,7 @@
 pub mod raw;
 mod receive;
 mod send;
+mod send_queue;
 
 mod connection;
 mod frame;

@@ -1,12 +1,13 @@
 //! Sending: header blocks at once, data as flow control allows.
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 
-use crate::connection::{Connection, Role, SendQueue, StreamEnd, WAITING_SPARE};
+use crate::connection::{Connection, Role, WAITING_SPARE};
 use crate::error::ErrorCode;
 use crate::frame::{self, flag, kind};
 use crate::hpack;
-use crate::out::{Out, SHARED_BYTES_MIN};
+use crate::out::Out;
+use crate::send_queue::StreamEnd;
 
 impl<T> Connection<T> {
     /// Sends a header block before any data of the stream; with `end`, it also ends the stream.
@@ -59,8 +60,7 @@ impl<T> Connection<T> {
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let outgoing = stream.outgoing.get_or_insert_default();
-        outgoing.bytes += bytes;
-        outgoing.chunks.extend(chunks.iter().cloned());
+        chunks.iter().for_each(|chunk| outgoing.push(chunk));
         self.held += bytes;
         self.held_apart += if stream.is_apart { bytes } else { 0 };
         self.make_sendable(id);
@@ -158,7 +158,7 @@ impl<T> Connection<T> {
             && !stream.is_queued
             && let Some(outgoing) = &stream.outgoing
         {
-            if outgoing.bytes > 0 && stream.send_window(&self.peer) <= 0 {
+            if outgoing.bytes() > 0 && stream.send_window(&self.peer) <= 0 {
                 return self.note_blocked(id);
             }
             stream.is_queued = true;
@@ -193,19 +193,16 @@ impl<T> Connection<T> {
         let room = stream.send_window(&self.peer).min(self.send_window).max(0).cast_unsigned();
         let Some(outgoing) = &mut stream.outgoing else { return };
         let frame_bytes = self.peer.frame_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
-        let bytes = outgoing.bytes.min(frame_bytes);
-        let is_last = bytes == outgoing.bytes;
+        let bytes = outgoing.bytes().min(frame_bytes);
+        let is_last = bytes == outgoing.bytes();
         let ends = is_last && matches!(outgoing.end, Some(StreamEnd::Data));
         if bytes > 0 || ends {
             self.has_sent = true;
             self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
             stream.send_credit -= bytes as i64;
             self.send_window -= bytes as i64;
-            outgoing.bytes -= bytes;
-            let before = outgoing.bytes + bytes + outgoing.front_sent;
-            put_front(outgoing, bytes, &mut self.out);
-            let (sent, is_apart) = (before - (outgoing.bytes + outgoing.front_sent), stream.is_apart);
-            self.let_go(sent, is_apart);
+            let (let_go, is_apart) = (outgoing.take(bytes, &mut self.out), stream.is_apart);
+            self.let_go(let_go, is_apart);
         }
         if !is_last {
             return;
@@ -220,28 +217,6 @@ impl<T> Connection<T> {
             Some(StreamEnd::Data) => self.end_sending(id),
             None => self.drained.push(id),
         }
-    }
-}
-
-/// Moves `bytes` from the front of a queue to `out`.
-fn put_front(outgoing: &mut SendQueue, bytes: usize, out: &mut Out) {
-    let SendQueue { chunks, front_sent, .. } = outgoing;
-    let mut left = bytes;
-    while left > 0 {
-        let chunk = chunks.front_mut().expect("the chunks hold so many bytes");
-        let part = left.min(chunk.len());
-        if part >= SHARED_BYTES_MIN {
-            out.share(chunk.split_to(part));
-        } else {
-            out.put(&chunk[..part]);
-            chunk.advance(part);
-        }
-        *front_sent += part;
-        if chunk.is_empty() {
-            chunks.pop_front();
-            *front_sent = 0;
-        }
-        left -= part;
     }
 }
 
