@@ -90,11 +90,11 @@ pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Records a compaction removes in one checkpoint, or keys that forget something: bounds what a step
-/// writes, and its memory.
+/// Records a compaction removes in one checkpoint, or keys that forget something: bounds what a
+/// step writes, and its memory.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
-/// So many times the checkpoint's own records, if that is more: each of them makes one dead at most,
-/// and a compaction meets it twice, as a key that forgets it and as a record.
+/// So many times the checkpoint's own records, if that is more: each of them makes one dead at
+/// most, and a compaction meets it twice, as a key that forgets it and as a record.
 pub const COMPACT_RECORDS_PER_OWN: usize = 3;
 /// But no more than these: a checkpoint that takes longer for it brings more of its own.
 pub const COMPACT_RECORDS_PER_STEP_MAX: usize = 60_000;

@@ -339,12 +339,7 @@ impl Checkpoint {
             None => None,
         };
         let mut counted = put_records(&mut txn, &tail, from.revision, to.revision)?;
-        for (key, row) in &tables {
-            match row {
-                Some(row) => txn.put(SMALL, key, row)?,
-                None => txn.remove(SMALL, key)?,
-            };
-        }
+        put_tables(&mut txn, &tables)?;
         let mut ranges = self.ranges.clone();
         let share = index_work.share;
         let done = index_work.write(&mut txn, &base, &index, &mut ranges, &mut to)?;
@@ -402,6 +397,16 @@ impl Checkpoint {
         };
         Ok(WrittenCheckpoint { db, result })
     }
+}
+
+fn put_tables(txn: &mut WriteTxn<'_>, tables: &TableChanges) -> Result<()> {
+    for (key, row) in tables {
+        match row {
+            Some(row) => txn.put(SMALL, key, row)?,
+            None => txn.remove(SMALL, key)?,
+        };
+    }
+    Ok(())
 }
 
 /// Goes on with the compaction, if there is one.

@@ -14,11 +14,12 @@
 pub mod raw;
 mod receive;
 mod send;
-mod send_queue;
 
 mod connection;
 mod frame;
 pub mod hpack;
+
+mod send_queue;
 
 mod error;
 mod huffman;

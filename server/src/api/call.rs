@@ -53,6 +53,16 @@ impl Address {
     }
 }
 
+impl std::fmt::Display for Address {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(IpAddr::V4(address)) => address.fmt(formatter),
+            Some(IpAddr::V6(address)) => write!(formatter, "{address}/64"),
+            None => formatter.write_str("unix"),
+        }
+    }
+}
+
 /// The metadata that a client sent along with its request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {

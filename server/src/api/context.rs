@@ -34,6 +34,7 @@ use crate::limits::{self, MemoryLimits};
 use crate::observe::bounds::Bound;
 use crate::observe::calls::CountedCall;
 use crate::observe::counters::Counters;
+use crate::observe::seldom::SomeASecond;
 use crate::observe::turns::Turns;
 use crate::queues::gate::Gate;
 
@@ -93,6 +94,8 @@ pub struct ServiceContext {
     pub(super) auth: AuthParts,
     /// The rights of users as of the newest View that somebody was judged by.
     pub(super) access: RefCell<Access>,
+    /// Lines about callers that were refused.
+    pub(super) audit_pace: SomeASecond,
     /// Calls that only end when the client or the member does; another gate after each time that
     /// they had to.
     endless: RefCell<Gate>,
@@ -157,6 +160,7 @@ impl ServiceContext {
             budgets: Budgets::new(memory),
             auth,
             access: RefCell::default(),
+            audit_pace: SomeASecond::default(),
             endless: RefCell::default(),
             led: RefCell::default(),
             is_leaderless: Cell::new(true),

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
+use revd_member::error::Status;
 
 /// The older name of the reflection protocol, the same on the wire.
 pub(super) const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
@@ -33,4 +34,21 @@ pub(super) fn services() -> &'static BTreeMap<String, Vec<String>> {
 #[must_use]
 pub(super) fn descriptors() -> FileDescriptorSet {
     FileDescriptorSet::decode(revd_proto::DESCRIPTORS).expect("made by the build of revd-proto")
+}
+
+/// The refusal of a method that this version does not have, in the words of grpc-go where there is
+/// none in etcd either.
+#[cold]
+pub(super) fn unimplemented(path: &str) -> Status {
+    let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
+    let Some((service, method)) = named else {
+        return Status::unimplemented(format!("malformed method name: {path:?}"));
+    };
+    match services().get(service) {
+        None => Status::unimplemented(format!("unknown service {service}")),
+        Some(methods) if methods.iter().any(|known| known == method) => {
+            Status::unimplemented(format!("{service}/{method} is not supported by this version of revd"))
+        }
+        Some(_) => Status::unimplemented(format!("unknown method {method} for service {service}")),
+    }
 }

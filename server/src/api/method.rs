@@ -32,7 +32,7 @@ use revd_proto::{v3electionpb, v3lockpb};
 use crate::api::Api;
 use crate::api::auth::identity::Need;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
-use crate::api::contract::services;
+use crate::api::contract;
 use crate::api::health::Health;
 use crate::api::method_words::{
     first, is_endless, is_watch, kind_of_stream, need, need_of_stream, take_request,
@@ -138,12 +138,12 @@ macro_rules! unary {
             async fn answer(
                 self: Rc<Self>,
                 method: Unary,
-                metadata: Metadata,
+                metadata: &Metadata,
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
                 let is_taken = self.context.take_if_known(method.need(), &metadata.caller, $message.len())?;
-                let $caller = &match self.let_in(method, &metadata, &$message).await {
+                let $caller = &match self.let_in(method, metadata, &$message).await {
                     Ok(caller) => caller,
                     // As with grpc-go, which decodes a message before anything is asked.
                     Err(refused) => {
@@ -175,7 +175,7 @@ macro_rules! unary {
 /// Makes [`Streaming`] and its calls of the rows.
 macro_rules! streaming {
     (
-        |$api:ident, $credentials:ident, $requests:ident, $replies:ident|
+        |$api:ident, $credentials:ident, $source:ident, $requests:ident, $replies:ident|
         $($name:ident = $($path:literal)|+, $kind:ident, $number:ident, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with a stream of replies.
@@ -227,7 +227,7 @@ macro_rules! streaming {
                 let ($api, context) = (Rc::clone(&self), &self.context);
                 // Each in a box of its own: thousands of watch streams should not be as
                 // large as the largest of these.
-                let $credentials = metadata.caller.clone();
+                let ($source, $credentials) = (metadata.source, metadata.caller.clone());
                 context.while_led(&metadata, match method {
                     $(Streaming::$name => Box::pin(async move {
                         $api.context.caller(need_of_stream!($need), false, &$credentials).await?;
@@ -282,9 +282,9 @@ unary! {
     Downgrade: pb::DowngradeRequest = "/etcdserverpb.Maintenance/Downgrade", apart, root =>
         api.maintenance.downgrade(credentials, message),
     AuthEnable: pb::AuthEnableRequest = "/etcdserverpb.Auth/AuthEnable", briefly, root =>
-        api.auth.switch(caller, Kind::AuthEnable, message),
+        api.auth.switch(caller, source, Kind::AuthEnable, message),
     AuthDisable: pb::AuthDisableRequest = "/etcdserverpb.Auth/AuthDisable", briefly, root =>
-        api.auth.switch(caller, Kind::AuthDisable, message),
+        api.auth.switch(caller, source, Kind::AuthDisable, message),
     AuthStatus: pb::AuthStatusRequest = "/etcdserverpb.Auth/AuthStatus", briefly, judged =>
         api.auth.status(credentials, message),
     Authenticate: pb::AuthenticateRequest = "/etcdserverpb.Auth/Authenticate", apart, open =>
@@ -296,25 +296,25 @@ unary! {
     UserList: pb::AuthUserListRequest = "/etcdserverpb.Auth/UserList", briefly, root =>
         api.auth.user_list(credentials, message),
     UserDelete: pb::AuthUserDeleteRequest = "/etcdserverpb.Auth/UserDelete", briefly, root =>
-        api.auth.change::<pb::AuthUserDeleteRequest>(caller, Kind::UserDelete, message),
+        api.auth.change::<pb::AuthUserDeleteRequest>(caller, source, Kind::UserDelete, message),
     UserChangePassword: pb::AuthUserChangePasswordRequest = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
         api.auth.user_change_password(source, credentials, message),
     UserGrantRole: pb::AuthUserGrantRoleRequest = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
-        api.auth.change::<pb::AuthUserGrantRoleRequest>(caller, Kind::UserGrantRole, message),
+        api.auth.change::<pb::AuthUserGrantRoleRequest>(caller, source, Kind::UserGrantRole, message),
     UserRevokeRole: pb::AuthUserRevokeRoleRequest = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
-        api.auth.change::<pb::AuthUserRevokeRoleRequest>(caller, Kind::UserRevokeRole, message),
+        api.auth.change::<pb::AuthUserRevokeRoleRequest>(caller, source, Kind::UserRevokeRole, message),
     RoleAdd: pb::AuthRoleAddRequest = "/etcdserverpb.Auth/RoleAdd", briefly, root =>
-        api.auth.change::<pb::AuthRoleAddRequest>(caller, Kind::RoleAdd, message),
+        api.auth.change::<pb::AuthRoleAddRequest>(caller, source, Kind::RoleAdd, message),
     RoleGet: pb::AuthRoleGetRequest = "/etcdserverpb.Auth/RoleGet", briefly, judged =>
         api.auth.role_get(credentials, message),
     RoleList: pb::AuthRoleListRequest = "/etcdserverpb.Auth/RoleList", briefly, root =>
         api.auth.role_list(credentials, message),
     RoleDelete: pb::AuthRoleDeleteRequest = "/etcdserverpb.Auth/RoleDelete", briefly, root =>
-        api.auth.change::<pb::AuthRoleDeleteRequest>(caller, Kind::RoleDelete, message),
+        api.auth.change::<pb::AuthRoleDeleteRequest>(caller, source, Kind::RoleDelete, message),
     RoleGrantPermission: pb::AuthRoleGrantPermissionRequest = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
-        api.auth.change::<pb::AuthRoleGrantPermissionRequest>(caller, Kind::RoleGrantPermission, message),
+        api.auth.change::<pb::AuthRoleGrantPermissionRequest>(caller, source, Kind::RoleGrantPermission, message),
     RoleRevokePermission: pb::AuthRoleRevokePermissionRequest = "/etcdserverpb.Auth/RoleRevokePermission", briefly, root =>
-        api.auth.change::<pb::AuthRoleRevokePermissionRequest>(caller, Kind::RoleRevokePermission, message),
+        api.auth.change::<pb::AuthRoleRevokePermissionRequest>(caller, source, Kind::RoleRevokePermission, message),
     Lock: v3lockpb::LockRequest = "/v3lockpb.Lock/Lock", endlessly, judged => api.lock.lock(caller, message),
     Unlock: v3lockpb::UnlockRequest = "/v3lockpb.Lock/Unlock", apart, judged =>
         api.lock.unlock(caller, message),
@@ -333,13 +333,13 @@ unary! {
 }
 
 streaming! {
-    |api, credentials, requests, replies|
+    |api, credentials, source, requests, replies|
     RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly, judged =>
         api.kv.range_stream(&credentials, requests, &replies),
     LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly, judged =>
         api.lease.keep_alive(&credentials, requests, &replies),
     Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly, judged =>
-        api.watch.serve(&credentials, requests, &replies),
+        api.watch.serve(&credentials, source, requests, &replies),
     Observe = "/v3electionpb.Election/Observe", watch, one, endlessly, judged =>
         api.election.observe(&credentials, requests, &replies),
     HealthWatch = "/grpc.health.v1.Health/Watch", reply, one, endlessly, open => Health::watch(requests, &replies),
@@ -383,7 +383,10 @@ impl Api {
     ) -> Result<Message, Status> {
         let context = Rc::clone(&self.context);
         let call = context.count_call(method as usize);
-        let result = self.answer(method, metadata, message, replies).await;
+        let result = self.answer(method, &metadata, message, replies).await;
+        if let Err(status) = &result {
+            context.tell_refusal(METHODS[method as usize], &metadata, status);
+        }
         call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
         result
     }
@@ -399,10 +402,14 @@ impl Api {
         replies: Replies,
     ) -> StreamingCall {
         let context = Rc::clone(&self.context);
-        let streaming = self.stream(method, metadata, requests, replies);
+        let streaming = self.stream(method, metadata.clone(), requests, replies);
         Box::pin(async move {
-            let call = context.count_call(Unary::NAMES.len() + method as usize);
+            let number = Unary::NAMES.len() + method as usize;
+            let call = context.count_call(number);
             let result = streaming.await;
+            if let Err(status) = &result {
+                context.tell_refusal(METHODS[number], &metadata, status);
+            }
             call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
             result
         })
@@ -510,27 +517,15 @@ fn is_for_learners(method: Unary, message: &Bytes, reads: bool) -> bool {
 /// `Unimplemented`, worded as grpc-go words it for what does not exist.
 pub fn find(path: &str) -> Result<Method, Status> {
     let unary = Unary::find(path).map(Method::Unary);
-    unary.or_else(|| Streaming::find(path).map(Method::Streaming)).ok_or_else(|| unknown(path))
-}
-
-#[cold]
-fn unknown(path: &str) -> Status {
-    let named = path.strip_prefix('/').and_then(|path| path.rsplit_once('/'));
-    let Some((service, method)) = named else {
-        return Status::unimplemented(format!("malformed method name: {path:?}"));
-    };
-    match services().get(service) {
-        None => Status::unimplemented(format!("unknown service {service}")),
-        Some(methods) if methods.iter().any(|known| known == method) => {
-            Status::unimplemented(format!("{service}/{method} is not supported by this version of revd"))
-        }
-        Some(_) => Status::unimplemented(format!("unknown method {method} for service {service}")),
-    }
+    unary
+        .or_else(|| Streaming::find(path).map(Method::Streaming))
+        .ok_or_else(|| contract::unimplemented(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::contract::services;
 
     #[test]
     fn paths_that_lead_nowhere_are_told_apart() {

@@ -15,7 +15,7 @@ use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::tags::watch_response;
 
 use crate::api::auth::identity::Need;
-use crate::api::call::{Credentials, Requests, decoded_in_stream};
+use crate::api::call::{Credentials, Requests, Source, decoded_in_stream};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
@@ -51,11 +51,12 @@ impl Watch {
     pub(super) async fn serve(
         &self,
         credentials: &Credentials,
+        source: Source,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
         let stream = self.watchers.open(replies.share());
-        stream.judge_by(self.judge(credentials));
+        stream.judge_by(self.judge(credentials, source));
         let mut scratch = Vec::new();
         let mut more_requests = true;
         let (mut done, mut request_first) = (0, true);
@@ -119,7 +120,7 @@ impl Watch {
     /// Says what this client may watch. Its token says who it is, for each watcher that is made;
     /// one that goes on is its user's, also when the token counts no more. As with etcd, only a
     /// lack of rights ends it.
-    fn judge(&self, credentials: &Credentials) -> WatchJudge {
+    fn judge(&self, credentials: &Credentials, source: Source) -> WatchJudge {
         let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
         let (known, costs) = (RefCell::new(None), self.watchers.costs());
         Box::new(move |view, key, range_end, asked| {
@@ -132,7 +133,10 @@ impl Watch {
             };
             let checked = context.check(&caller, &Wants::Read { key, range_end }, view);
             costs.set(costs.get() + context.permissions_read() - before);
-            checked.map_err(|error| why(&error))?;
+            if let Err(error) = checked {
+                context.tell_refused_watcher(source, &caller, &error);
+                return Err(why(&error));
+            }
             if known.is_none() {
                 *known = caller.in_name_only();
             }

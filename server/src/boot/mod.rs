@@ -187,5 +187,10 @@ fn announce(config: &Config, roles: &[Roles]) {
             "cores": roles.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     );
+    let all = config.client_addresses.iter().chain(&config.cluster.peer_addresses);
+    for address in all.filter(|address| address.is_exposed()) {
+        let fields = json!({"address": address.place.to_string(), "see": "docs/SECURITY.md"});
+        log::warn("without TLS, anybody on the way reads and changes what is said at this address", fields);
+    }
     notify::ready();
 }

@@ -89,6 +89,13 @@ impl ListenAddress {
         Self { place, is_plain: true, is_secure: false, served: Served::All }
     }
 
+    /// Whether bytes go over a network as they are.
+    #[must_use]
+    pub fn is_exposed(&self) -> bool {
+        self.is_plain
+            && matches!(self.place, ListenPlace::Tcp(address) if !address.ip().to_canonical().is_loopback())
+    }
+
     /// Adds a place; one that is there already, under whatever name, speaks both.
     pub(super) fn add(addresses: &mut Vec<Self>, place: ListenPlace, is_secure: bool, served: Served) {
         match addresses.iter_mut().find(|known| known.place.is_same(&place)) {
@@ -268,6 +275,27 @@ mod tests {
         ] {
             assert_eq!(listened(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn what_goes_over_a_network_without_tls_is_exposed() {
+        for (listen, exposed) in [
+            ("http://127.0.0.1:2379", false),
+            ("http://[::ffff:127.0.0.1]:2379", false),
+            ("http://[::1]:2379", false),
+            ("unix:///run/s", false),
+            ("http://10.0.0.1:2379", true),
+            ("http://0.0.0.0:2379", true),
+        ] {
+            let config = config(&format!("--listen-client-urls {listen}")).unwrap();
+            assert_eq!(config.client_addresses[0].is_exposed(), exposed, "{listen}");
+        }
+        let place = ListenPlace::Tcp("10.0.0.1:2379".parse().unwrap());
+        let (mut secure, mut both) = (Vec::new(), Vec::new());
+        ListenAddress::add(&mut secure, place.clone(), true, Served::All);
+        ListenAddress::add(&mut both, place.clone(), true, Served::All);
+        ListenAddress::add(&mut both, place, false, Served::All);
+        assert!(!secure[0].is_exposed() && both[0].is_exposed());
     }
 
     fn config(line: &str) -> Result<Config, ConfigError> {

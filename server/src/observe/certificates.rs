@@ -46,3 +46,33 @@ pub(super) fn write(of: &[std::sync::Arc<CertificateEnds>], to: &mut Exposition)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Prometheus takes nothing of a text that has a sample twice.
+    #[test]
+    fn a_file_for_both_sides_of_connections_is_shown_once() {
+        let of = ["client", "peer"].map(|whom| Arc::new(CertificateEnds::new(whom)));
+        let shown = || {
+            let mut text = Exposition::default();
+            write(&of, &mut text);
+            let text = text.into_text();
+            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let set = |ends: &[(&str, i64)]| {
+            of[1].set(ends.iter().map(|(file, end)| ((*file).to_owned(), *end)).collect());
+        };
+        let sample = |file: &str, end: i64| {
+            format!("revd_certificate_end_seconds{{tls_of=\"peer\",file=\"{file}\"}} {end}")
+        };
+        assert!(shown().is_empty(), "there are no certificates");
+        set(&[("b", 7), ("a", 9), ("b", 7)]);
+        assert_eq!(shown(), [sample("a", 9), sample("b", 7)]);
+        set(&[("b", 8)]);
+        assert_eq!(shown(), [sample("b", 8)]);
+    }
+}

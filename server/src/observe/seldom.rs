@@ -1,5 +1,5 @@
-//! Log lines that whoever reaches a port can cause: one in an interval, which says how many were
-//! not written.
+//! Log lines that anybody who reaches a port can cause: one in an interval, or some in a second,
+//! which say how many were not written.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -25,9 +25,40 @@ impl Seldom {
     }
 }
 
+/// Core view: the lines of this second, and those that were not written since the last one.
+#[derive(Debug, Default)]
+pub struct SomeASecond {
+    second: Cell<u64>,
+    lines: Cell<u32>,
+    untold: Cell<u64>,
+}
+
+impl SomeASecond {
+    /// Whether a line may be written in this second, which has so many at most, and how many were
+    /// not since the last one.
+    pub fn may_tell(&self, second: u64, lines_max: u32) -> Option<u64> {
+        if self.second.replace(second) != second {
+            self.lines.set(0);
+        }
+        if self.lines.get() >= lines_max {
+            self.untold.set(self.untold.get() + 1);
+            return None;
+        }
+        self.lines.set(self.lines.get() + 1);
+        Some(self.untold.take())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_lines_are_written_in_a_second_and_the_next_one_says_how_many_were_not() {
+        let pace = SomeASecond::default();
+        assert_eq!((0..27).filter(|_| pace.may_tell(5, 20).is_some()).count(), 20);
+        assert_eq!((pace.may_tell(6, 20), pace.may_tell(6, 20)), (Some(7), Some(0)));
+    }
 
     #[test]
     fn one_line_a_second_says_how_many_there_were() {

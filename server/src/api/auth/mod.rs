@@ -3,6 +3,7 @@
 //! Rights are judged in `revd_member::auth`; passwords and tokens are here, for they need secrets,
 //! threads and time.
 
+mod audit;
 pub mod found;
 pub mod identity;
 pub mod jwt;
@@ -40,6 +41,7 @@ use revd_proto::etcdserverpb::{
     AuthenticateResponse,
 };
 
+use crate::api::auth::audit::Subject;
 use crate::api::auth::parts::TokenKind;
 use crate::api::auth::password_queue::Password;
 use crate::api::call::{Credentials, Message, Source, decoded};
@@ -74,21 +76,43 @@ impl Auth {
     }
 
     /// Enables or disables: a request without a field, which has to be one all the same.
-    pub(super) async fn switch(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn switch(
+        &self,
+        caller: &Caller,
+        source: Source,
+        kind: Kind,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         decoded(AuthEnableRequest::decode(message))?;
-        self.context.submit(caller, kind, Bytes::new(), false).await
+        self.submit(caller, source, kind, Bytes::new(), &()).await
     }
 
     /// Changes users or roles in a way that needs no password. Bytes that are no such request
     /// are not for the log, in which all members would keep them.
-    pub(super) async fn change<R: prost::Message + Default>(
+    pub(super) async fn change<R: prost::Message + Default + Subject>(
         &self,
         caller: &Caller,
+        source: Source,
         kind: Kind,
         message: Bytes,
     ) -> Result<Message, Error> {
-        decoded(R::decode(message.clone()))?;
-        self.context.submit(caller, kind, message, false).await
+        let request = decoded(R::decode(message.clone()))?;
+        self.submit(caller, source, kind, message, &request).await
+    }
+
+    /// Proposes a change, and tells of it in the log when it is made.
+    async fn submit(
+        &self,
+        caller: &Caller,
+        source: Source,
+        kind: Kind,
+        message: Bytes,
+        of: &impl Subject,
+    ) -> Result<Message, Error> {
+        let subject = of.subject();
+        let reply = self.context.submit(caller, kind, message, false).await?;
+        self.context.tell_change(kind, caller, source, subject);
+        Ok(reply)
     }
 
     /// A new user: the password stays here, its hash goes through the log.
@@ -105,7 +129,7 @@ impl Auth {
             _ => self.hashed(source, password).await?,
         };
         let caller = &self.root_after_wait(credentials).await?;
-        self.context.submit(caller, Kind::UserAdd, request.encode_to_vec().into(), false).await
+        self.submit(caller, source, Kind::UserAdd, request.encode_to_vec().into(), &request).await
     }
 
     /// As with etcd, a client that gives no password may give a hash of its own.
@@ -121,7 +145,7 @@ impl Auth {
             request.hashed_password = self.hashed(source, password).await?;
         }
         let caller = &self.root_after_wait(credentials).await?;
-        self.context.submit(caller, Kind::UserChangePassword, request.encode_to_vec().into(), false).await
+        self.submit(caller, source, Kind::UserChangePassword, request.encode_to_vec().into(), &request).await
     }
 
     /// A root that is one still: its password may have waited long to be hashed, and its token, or
@@ -207,19 +231,29 @@ impl Auth {
         let (request, password) = with_password::decode::<AuthenticateRequest>(message);
         let (mut name, password) = (decoded(request)?.name, Password::from(password));
         cut_name(&mut name);
+        let result = self.login(source, &name, password).await;
+        if let Err(error) = &result {
+            self.context.tell_failed_login(source, &name, error);
+        }
+        result
+    }
+
+    async fn login(&self, source: Source, name: &str, password: Password) -> Result<Message, Error> {
         for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
-            let revision = self.check_password(source, &name, &password).await?;
+            let revision = self.check_password(source, name, &password).await?;
             let letters = letters();
             let is_simple = matches!(self.context.auth.kind, TokenKind::Simple);
             let digest = is_simple.then(|| tokens::digest(letters.expose()));
-            let login = Login { name: name.clone(), digest };
+            let login = Login { name: name.to_owned(), digest };
             let begun = self.context.begin(&Caller::Member, Kind::Authenticate, login.encode(), false)?;
             let outcome = begun.await?;
             let (index, now) = decode_login(outcome.result?).ok_or(Error::Malformed("a login is none"))?;
             if now == revision {
                 let token = match &self.context.auth.kind {
                     TokenKind::Simple => format!("{}.{index}", text(letters.expose())),
-                    TokenKind::Jwt(jwt) => self.context.auth.passwords.sign(source, jwt, name, now).await?,
+                    TokenKind::Jwt(jwt) => {
+                        self.context.auth.passwords.sign(source, jwt, name.to_owned(), now).await?
+                    }
                     TokenKind::Nothing => return Err(Error::Auth(AuthError::AuthFailed)),
                 };
                 let body = AuthenticateResponse { header: None, token }.encode_to_vec();

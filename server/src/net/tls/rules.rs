@@ -263,7 +263,95 @@ impl ServerCertVerifier for ListenerVerifier {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
+
     use super::*;
+
+    /// An authority that signs certificates.
+    struct Signer {
+        params: CertificateParams,
+        key: KeyPair,
+    }
+
+    impl Signer {
+        fn new() -> Self {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            Self { params, key: KeyPair::generate().unwrap() }
+        }
+
+        fn authorities(&self) -> Authorities {
+            Authorities::new(vec![self.params.self_signed(&self.key).unwrap().der().clone()])
+        }
+
+        fn sign(&self, serial: u64, name: Option<&str>, hosts: &[&str]) -> CertificateDer<'static> {
+            let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+            let mut params = CertificateParams::new(hosts).unwrap();
+            params.serial_number = Some(serial.into());
+            params.distinguished_name = DistinguishedName::new();
+            if let Some(name) = name {
+                params.distinguished_name.push(DnType::CommonName, name);
+            }
+            let issuer = Issuer::from_params(&self.params, &self.key);
+            params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone()
+        }
+    }
+
+    fn revoking(serial: u8) -> Rules {
+        Rules { revoked: BTreeSet::from([Serial::from([serial])]), ..Rules::default() }
+    }
+
+    const REVOKED: Error = Error::InvalidCertificate(CertificateError::Revoked);
+    const REFUSED: Error = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
+
+    #[test]
+    fn one_revoked_certificate_of_a_chain_is_enough() {
+        let signer = Signer::new();
+        let [seven, eight, nine] = [7, 8, 9].map(|serial| signer.sign(serial, None, &[]));
+        let rules = revoking(7);
+        assert_eq!(rules.check(&seven, &[]), Err(REVOKED));
+        assert_eq!(rules.check(&eight, &[nine.clone(), seven.clone()]), Err(REVOKED));
+        assert_eq!(rules.check(&eight, std::slice::from_ref(&nine)), Ok(()));
+        assert_eq!(Rules::default().check(&seven, &[]), Ok(()));
+    }
+
+    /// The names of the first certificate count, one of which has to be among those that are
+    /// allowed.
+    #[test]
+    fn a_rule_about_names_is_broken_by_another_one_and_by_none() {
+        let signer = Signer::new();
+        let texts = |texts: [&str; 2]| texts.map(str::to_owned).to_vec();
+        let names = Rules { allowed_names: texts(["a", "b"]), ..Rules::default() };
+        let named = |name| names.check(&signer.sign(7, name, &["a"]), &[signer.sign(8, Some("a"), &[])]);
+        assert_eq!([Some("a"), Some("b")].map(named), [Ok(()), Ok(())]);
+        assert_eq!([Some("c"), Some("A"), None].map(named), [Err(REFUSED), Err(REFUSED), Err(REFUSED)]);
+        let allowed = ["x.b.test", "10.0.0.1"].map(|host| ServerName::try_from(host).unwrap());
+        let hosts = Rules { allowed_hosts: allowed.to_vec(), ..Rules::default() };
+        let behind = [signer.sign(8, None, &["x.b.test"])];
+        let is_one = |names: &[&str]| hosts.check(&signer.sign(7, Some("x.b.test"), names), &behind).is_ok();
+        for right in [&["x.b.test"][..], &["10.0.0.1"], &["*.b.test"], &["c.test", "x.b.test"]] {
+            assert!(is_one(right), "{right:?}");
+        }
+        for wrong in [&[][..], &["b.test"], &["y.b.test"], &["10.0.0.2"], &["*.test"]] {
+            assert!(!is_one(wrong), "{wrong:?}");
+        }
+    }
+
+    /// Those who call and those who are called.
+    #[test]
+    fn rules_count_on_both_sides_of_a_connection() {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let signer = Signer::new();
+        let own = signer.sign(7, None, &["h"]);
+        let (host, now) = (ServerName::try_from("h").unwrap(), UnixTime::now());
+        for (serial, verified) in [(7, Err(REVOKED)), (8, Ok(()))] {
+            let rules = Arc::new(revoking(serial));
+            let callers = CallerVerifier::new(signer.authorities(), Arc::clone(&rules), &provider).unwrap();
+            assert_eq!(callers.verify_client_cert(&own, &[], now).map(drop), verified);
+            let listeners = ListenerVerifier::new(signer.authorities(), rules, &provider, true).unwrap();
+            assert_eq!(listeners.verify_server_cert(&own, &[], &host, &[], now).map(drop), verified);
+        }
+    }
 
     #[test]
     fn a_chain_that_is_too_long_is_refused_before_it_is_looked_at() {

@@ -7,15 +7,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 use revd_proto::authpb::Permission;
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
-    AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGetRequest, AuthRoleGrantPermissionRequest,
-    AuthRoleRevokePermissionRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
-    AuthUserDeleteRequest, AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest,
-    AuthenticateRequest, AuthenticateResponse, CompactionRequest, DowngradeRequest, LeaseGrantRequest,
-    MemberAddRequest, MemberAddResponse, MemberListRequest, MemberPromoteRequest, MemberRemoveRequest,
-    MemberUpdateRequest, MoveLeaderRequest, PutRequest, RangeRequest, RangeResponse, RequestOp,
-    StatusRequest, StatusResponse, TxnRequest,
+    AlarmRequest, AlarmType, AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGetRequest,
+    AuthRoleGrantPermissionRequest, AuthRoleRevokePermissionRequest, AuthUserAddRequest,
+    AuthUserChangePasswordRequest, AuthUserDeleteRequest, AuthUserGetRequest, AuthUserGrantRoleRequest,
+    AuthUserRevokeRoleRequest, AuthenticateRequest, AuthenticateResponse, CompactionRequest,
+    DowngradeRequest, LeaseGrantRequest, MemberAddRequest, MemberAddResponse, MemberListRequest,
+    MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest, MoveLeaderRequest, PutRequest,
+    RangeRequest, RangeResponse, RequestOp, StatusRequest, StatusResponse, TxnRequest,
 };
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -188,6 +189,36 @@ fn bug_010_rights_are_those_of_an_installed_state() {
     }
 }
 
+async fn status(client: &Client, root: &str) -> StatusResponse {
+    let status = must(client, "/etcdserverpb.Maintenance/Status", &StatusRequest {}, Some(root)).await;
+    StatusResponse::decode(status).unwrap()
+}
+
+const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
+
+/// The request that makes this member the leader.
+async fn move_to(cluster: &Cluster, member: usize) -> MoveLeaderRequest {
+    let client = cluster.client(member);
+    let root = login(&client, "root").await;
+    let target_id = status(&client, &root).await.header.unwrap().member_id;
+    MoveLeaderRequest { target_id }
+}
+
+/// Makes this member the leader, by the one that leads.
+async fn lead(cluster: &Cluster, member: usize) {
+    let to = move_to(cluster, member).await;
+    let client = cluster.client(member);
+    let root = login(&client, "root").await;
+    within(MOMENTS, "leadership does not move", async || {
+        for client in cluster.clients() {
+            let root = login(&client, "root").await;
+            drop(call(&client, MOVE_LEADER, to.encode_to_vec().into(), Some(&root)).await);
+        }
+        (status(&client, &root).await.leader == to.target_id).then_some(())
+    })
+    .await;
+}
+
 /// etcd #13205: leases did not end any more on a member that was sent a state with users. It leads
 /// from then on, so that it is the one that ends them: one from before, one that came while it was
 /// away, and one of its own.
@@ -207,21 +238,7 @@ fn bug_078_leases_end_on_a_member_that_was_sent_users() {
             async |cluster, away| {
                 let client = cluster.client(away);
                 let root = login(&client, "root").await;
-                let status =
-                    must(&client, "/etcdserverpb.Maintenance/Status", &StatusRequest {}, Some(&root));
-                let target_id = StatusResponse::decode(status.await).unwrap().header.unwrap().member_id;
-                let to = MoveLeaderRequest { target_id }.encode_to_vec();
-                within(MOMENTS, "leadership does not move", async || {
-                    for client in cluster.clients() {
-                        let root = login(&client, "root").await;
-                        let path = "/etcdserverpb.Maintenance/MoveLeader";
-                        drop(call(&client, path, to.clone().into(), Some(&root)).await);
-                    }
-                    let path = "/etcdserverpb.Maintenance/Status";
-                    let status = must(&client, path, &StatusRequest {}, Some(&root)).await;
-                    (StatusResponse::decode(status).unwrap().leader == target_id).then_some(())
-                })
-                .await;
+                lead(cluster, away).await;
                 let grant = LeaseGrantRequest { id: 23, ttl: 2 }.encode_to_vec().into();
                 settled(&client, "/etcdserverpb.Lease/LeaseGrant", &grant, Some(&root)).await.unwrap();
                 settled(&client, PUT, &put(&key(23), 23), Some(&root)).await.unwrap();
@@ -320,62 +337,96 @@ fn bug_090_rights_that_come_and_go_hold_everywhere_at_once() {
     }
 }
 
-/// The calls of an operator that any member takes and passes on, or answers for itself.
+/// The calls of an operator that any member takes and passes on, or answers for itself. An
+/// alarm is taken back by the next call.
 fn calls_of_operators(number: usize) -> Vec<(&'static str, Vec<u8>)> {
-    let (user, role) = (format!("user{number}"), format!("role{number}"));
-    let named = |name: &str| name.to_owned();
+    let downgrade = DowngradeRequest { action: 0, version: "3.6.0".to_owned() };
+    let compaction = CompactionRequest { revision: 2 + i64::try_from(number).unwrap(), physical: true };
+    let alarm = |action: AlarmAction| {
+        let (action, alarm) = (action as i32, AlarmType::Nospace as i32);
+        AlarmRequest { action, member_id: 7, alarm }.encode_to_vec()
+    };
     vec![
         ("/etcdserverpb.Cluster/MemberList", MemberListRequest { linearizable: true }.encode_to_vec()),
         ("/etcdserverpb.Maintenance/Status", Vec::new()),
         ("/etcdserverpb.Maintenance/Hash", Vec::new()),
         ("/etcdserverpb.Maintenance/HashKV", Vec::new()),
         ("/etcdserverpb.Maintenance/Alarm", Vec::new()),
+        ("/etcdserverpb.Maintenance/Alarm", alarm(AlarmAction::Activate)),
+        ("/etcdserverpb.Maintenance/Alarm", alarm(AlarmAction::Deactivate)),
         ("/etcdserverpb.Maintenance/Defragment", Vec::new()),
-        (
-            "/etcdserverpb.Maintenance/Downgrade",
-            DowngradeRequest { action: 0, version: named("3.6.0") }.encode_to_vec(),
-        ),
-        (
-            "/etcdserverpb.KV/Compact",
-            CompactionRequest { revision: 2 + i64::try_from(number).unwrap(), physical: true }
-                .encode_to_vec(),
-        ),
+        ("/etcdserverpb.Maintenance/Downgrade", downgrade.encode_to_vec()),
+        ("/etcdserverpb.KV/Compact", compaction.encode_to_vec()),
         ("/etcdserverpb.Lease/LeaseLeases", Vec::new()),
+    ]
+}
+
+/// The calls that are about users and roles, in an order in which they can be made.
+fn calls_about_users(number: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let (user, role) = (format!("user{number}"), format!("role{number}"));
+    let named = |name: &str| name.to_owned();
+    let (key, range_end) = (Bytes::from_static(b"r"), Bytes::from_static(b"s"));
+    let add =
+        AuthUserAddRequest { name: user.clone(), password: named(PASSWORD), ..AuthUserAddRequest::default() };
+    let change = AuthUserChangePasswordRequest {
+        name: user.clone(),
+        password: named("another"),
+        ..AuthUserChangePasswordRequest::default()
+    };
+    let perm = Some(Permission { perm_type: 2, key: key.clone(), range_end: range_end.clone() });
+    let permit = AuthRoleGrantPermissionRequest { name: role.clone(), perm };
+    let forbid = AuthRoleRevokePermissionRequest { role: role.clone(), key, range_end };
+    let grant = AuthUserGrantRoleRequest { user: user.clone(), role: role.clone() };
+    let revoke = AuthUserRevokeRoleRequest { name: user.clone(), role: role.clone() };
+    vec![
         ("/etcdserverpb.Auth/AuthStatus", Vec::new()),
-        (
-            "/etcdserverpb.Auth/UserAdd",
-            AuthUserAddRequest {
-                name: user.clone(),
-                password: named(PASSWORD),
-                ..AuthUserAddRequest::default()
-            }
-            .encode_to_vec(),
-        ),
-        (
-            "/etcdserverpb.Auth/UserChangePassword",
-            AuthUserChangePasswordRequest {
-                name: user.clone(),
-                password: named("another"),
-                ..Default::default()
-            }
-            .encode_to_vec(),
-        ),
+        ("/etcdserverpb.Auth/AuthEnable", Vec::new()),
+        ("/etcdserverpb.Auth/UserAdd", add.encode_to_vec()),
+        ("/etcdserverpb.Auth/UserChangePassword", change.encode_to_vec()),
         ("/etcdserverpb.Auth/UserGet", AuthUserGetRequest { name: user.clone() }.encode_to_vec()),
         ("/etcdserverpb.Auth/UserList", Vec::new()),
         ("/etcdserverpb.Auth/RoleAdd", AuthRoleAddRequest { name: role.clone() }.encode_to_vec()),
+        ("/etcdserverpb.Auth/RoleGrantPermission", permit.encode_to_vec()),
         ("/etcdserverpb.Auth/RoleGet", AuthRoleGetRequest { role: role.clone() }.encode_to_vec()),
+        ("/etcdserverpb.Auth/RoleRevokePermission", forbid.encode_to_vec()),
         ("/etcdserverpb.Auth/RoleList", Vec::new()),
-        (
-            "/etcdserverpb.Auth/UserGrantRole",
-            AuthUserGrantRoleRequest { user: user.clone(), role: role.clone() }.encode_to_vec(),
-        ),
-        (
-            "/etcdserverpb.Auth/UserRevokeRole",
-            AuthUserRevokeRoleRequest { name: user.clone(), role: role.clone() }.encode_to_vec(),
-        ),
+        ("/etcdserverpb.Auth/UserGrantRole", grant.encode_to_vec()),
+        ("/etcdserverpb.Auth/UserRevokeRole", revoke.encode_to_vec()),
         ("/etcdserverpb.Auth/RoleDelete", AuthRoleDeleteRequest { role }.encode_to_vec()),
         ("/etcdserverpb.Auth/UserDelete", AuthUserDeleteRequest { name: user }.encode_to_vec()),
     ]
+}
+
+/// The leader moves its office when root asks it to; others say that they do not lead.
+async fn move_leader(cluster: &Cluster, by: usize) {
+    let to = move_to(cluster, (by + 1) % 3).await.encode_to_vec();
+    within(MOMENTS, "leadership is not moved", async || {
+        lead(cluster, by).await;
+        let mut has_moved = false;
+        for member in [(by + 2) % 3, by] {
+            let client = cluster.client(member);
+            call(&client, MOVE_LEADER, to.clone().into(), None).await.expect_err("by nobody");
+            let root = login(&client, "root").await;
+            let told = call(&client, MOVE_LEADER, to.clone().into(), Some(&root)).await;
+            has_moved = told.is_ok();
+            let is_judged = told.as_ref().is_err_and(|status| {
+                status.message() == "etcdserver: not leader" || status.code() == Code::Unavailable
+            });
+            assert!(has_moved || is_judged, "by member {member}: {told:?}");
+        }
+        has_moved.then_some(())
+    })
+    .await;
+}
+
+/// Rights are needed no more, and again. The token that root has then.
+async fn disable_and_enable(client: &Client, root: &str) -> String {
+    let (disable, enable) = ("/etcdserverpb.Auth/AuthDisable", "/etcdserverpb.Auth/AuthEnable");
+    call(client, disable, Bytes::new(), None).await.expect_err("by nobody");
+    settled(client, disable, &Bytes::new(), Some(root)).await.expect("rights are not needed any more");
+    settled(client, enable, &Bytes::new(), None).await.expect("anybody may do anything");
+    call(client, RANGE, range("a"), None).await.expect_err("rights are needed again");
+    login(client, "root").await
 }
 
 /// etcd #21494: a follower passed a promotion on without the name of its caller. Every call of an
@@ -391,13 +442,15 @@ fn bug_091_operators_may_ask_any_member() {
             for by in 0..3 {
                 let client = cluster.client(by);
                 let root = login(&client, "root").await;
-                for (path, message) in calls_of_operators(by) {
+                for (path, message) in [calls_of_operators(by), calls_about_users(by)].concat() {
                     if !path.ends_with("AuthStatus") && !path.ends_with("UserGet") {
                         call(&client, path, message.clone().into(), None).await.expect_err(path);
                     }
                     let reply = settled(&client, path, &message.into(), Some(&root)).await;
                     assert!(reply.is_ok(), "{path} by member {by}: {reply:?}");
                 }
+                move_leader(&cluster, by).await;
+                let root = disable_and_enable(&client, &root).await;
                 change_members(&mut cluster, &dir, by, &client, &root).await;
             }
         });

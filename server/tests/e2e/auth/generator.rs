@@ -34,6 +34,10 @@ pub(crate) enum Actor {
 pub(crate) enum Compared {
     Whole,
     Revision,
+    /// All of a lease but the time that it has left.
+    Lease,
+    /// Leases in any order.
+    Leases,
     Nothing,
 }
 
@@ -308,12 +312,9 @@ impl Generator {
             20 => {
                 let request = LeaseTimeToLiveRequest { id: id + 1, keys: self.chance(7) };
                 let call = of("/etcdserverpb.Lease/LeaseTimeToLive", &request);
-                Call { compared: Compared::Nothing, ..call }
+                Call { compared: Compared::Lease, ..call }
             }
-            21 => {
-                let call = of("/etcdserverpb.Lease/LeaseLeases", &LeaseLeasesRequest {});
-                Call { compared: Compared::Nothing, ..call }
-            }
+            21 => Call { compared: Compared::Leases, ..of(LEASES, &LeaseLeasesRequest {}) },
             22 => of("/etcdserverpb.KV/Compact", &CompactionRequest { revision: id, physical: false }),
             _ => {
                 // With 0, etcd answers the hash of its first compaction once that is done, at no
@@ -330,6 +331,8 @@ const NEWEST_COMPACTION: i64 = 3;
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+
+pub(crate) const LEASES: &str = "/etcdserverpb.Lease/LeaseLeases";
 
 pub(crate) const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 

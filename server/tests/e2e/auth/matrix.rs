@@ -2,7 +2,8 @@
 //! revd and to an etcd 3.7.1 in the same state. Nothing in it is listed by hand but callers, keys,
 //! and the answers that are never the same: `requests.rs` makes the requests of the contract.
 //!
-//! Answers are equal, code and text and the whole reply; what is refused has changed nothing.
+//! Answers are equal, code and text and the whole reply; what is refused has changed nothing, each
+//! request by itself, and is no event (`onlooker.rs`).
 //! A test of every change takes a part of the nested transactions; `REVD_MATRIX=1` takes all.
 
 use std::collections::BTreeMap;
@@ -12,13 +13,15 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::{
-    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, HashKvResponse,
-    LeaseGrantRequest, PutRequest,
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, LeaseGrantRequest,
+    PutRequest, RangeRequest,
 };
+use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Status};
 
-use super::bugs::{PASSWORD, login, must, set_up};
+use super::bugs::{PASSWORD, login, must, set_up, told};
+use super::onlooker::Onlooker;
 use super::requests::{Contract, Method};
 use super::{Answer, FLAGS, answer};
 use crate::auth::generator::Compared;
@@ -31,8 +34,10 @@ use crate::tls::certificates::{Authority, Issued, Wanted};
 enum Caller {
     Nobody,
     Garbage,
-    /// With a token that was one.
+    /// With a token that was one: its user has another password.
     Ended,
+    /// With a token of root's that was used so long ago that its member has forgotten it.
+    Expired,
     /// A user that may do nothing.
     Bob,
     /// A user that may read and write `[b, c)`.
@@ -45,6 +50,7 @@ enum Caller {
     Revoked,
 }
 
+/// All but [`Caller::Expired`], for whose time the others are asked first.
 const CALLERS: [Caller; 10] = [
     Caller::Nobody,
     Caller::Garbage,
@@ -137,7 +143,24 @@ impl Side {
         let (name, password) = ("old".to_owned(), "another".to_owned());
         let change = AuthUserChangePasswordRequest { name, password, ..Default::default() };
         must(client, "/etcdserverpb.Auth/UserChangePassword", &change, Some(&root)).await;
+        let expired = login(client, "root").await;
         self.tokens.extend([("root", root), ("ann", ann), ("bob", bob), ("ended", ended)]);
+        self.tokens.insert("expired", expired);
+    }
+
+    /// Uses tokens now and then, as long as the test goes on: a token counts until it was not used
+    /// for a time.
+    fn keep(&self, names: [&'static str; 3]) {
+        for name in names {
+            let (client, token) = (self.clients["plain"].clone(), self.tokens[name].clone());
+            tokio::spawn(async move {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    let path = "/etcdserverpb.Maintenance/Status";
+                    drop(super::call(&client, path, Bytes::new(), Some(&token)).await);
+                }
+            });
+        }
     }
 
     /// The keys and leases that requests are about, whatever was done to them.
@@ -153,16 +176,12 @@ impl Side {
         }
     }
 
-    async fn hash(&self) -> HashKvResponse {
-        let root = Some(self.tokens["root"].as_str());
-        HashKvResponse { header: None, ..self.clients["plain"].hash_of_keys(root).await }
-    }
-
     async fn ask(&self, caller: Caller, method: &Method, message: Bytes) -> Answer {
         let (client, token) = match caller {
             Caller::Nobody => ("plain", None),
             Caller::Garbage => ("plain", Some("garbage")),
             Caller::Ended => ("plain", Some(&*self.tokens["ended"])),
+            Caller::Expired => ("plain", Some(&*self.tokens["expired"])),
             Caller::Bob => ("plain", Some(&*self.tokens["bob"])),
             // A token goes first.
             Caller::Ann => ("root", Some(&*self.tokens["ann"])),
@@ -172,16 +191,21 @@ impl Side {
             Caller::OtherAuthority => ("other", None),
             Caller::Revoked => ("revoked", None),
         };
-        let client = &self.clients[client];
-        let said = if method.is_unary {
-            one(client, method.path, message, token).await
-        } else {
-            first(client, method, message, token).await
-        };
-        // These have no header in front.
-        let is_bare = method.path.starts_with("/grpc.") || method.path.ends_with("/RangeStream");
-        answer(if is_bare { said.map(|_| Bytes::new()) } else { said }, compared(method.path))
+        asked(&self.clients[client], method, message, token).await
     }
+}
+
+/// The answer to a call of any method, the first one where there are several: the part of it that
+/// two servers in the same state have in common.
+pub(super) async fn asked(client: &Client, method: &Method, message: Bytes, token: Option<&str>) -> Answer {
+    let said = if method.is_unary {
+        one(client, method.path, message, token).await
+    } else {
+        first(client, method, message, token).await
+    };
+    // These have no header in front.
+    let is_bare = method.path.starts_with("/grpc.") || method.path.ends_with("/RangeStream");
+    answer(if is_bare { said.map(|_| Bytes::new()) } else { said }, compared(method.path))
 }
 
 /// So long a call may wait for others: locks are held, and nobody leads.
@@ -236,25 +260,31 @@ fn compared(path: &str) -> Compared {
         return Compared::Nothing;
     }
     match path.rsplit_once('/').unwrap().1 {
-        "Authenticate" | "Status" | "MemberList" | "Hash" | "LeaseTimeToLive" | "LeaseLeases"
-        | "Downgrade" | "Defragment" | "LeaseKeepAlive" | "AuthDisable" => Compared::Nothing,
+        "Authenticate" | "Status" | "MemberList" | "Hash" | "Downgrade" | "Defragment" | "AuthDisable" => {
+            Compared::Nothing
+        }
+        "LeaseTimeToLive" => Compared::Lease,
+        "LeaseLeases" => Compared::Leases,
         _ => Compared::Whole,
     }
 }
 
 /// Methods of other servers than etcd, and those that revd does not have yet.
-fn is_compared(path: &str, said: &Answer) -> bool {
+pub(super) fn is_compared(path: &str, said: &Answer) -> bool {
     let is_missing =
         matches!(said, Answer::Refused(Code::Unimplemented, text) if text.contains("not supported"));
     !path.starts_with("/grpc.") && !is_missing
 }
 
 /// A difference that docs/COMPAT.md has: 33, callers that nothing is asked of; and etcd leaves one
-/// without an answer that may not see the leader.
+/// without an answer that may not see the leader. A proclamation without a key is refused by etcd
+/// before it asks who calls.
 fn is_known(path: &str, caller: Caller, [our, their]: [&Answer; 2]) -> bool {
     let is_refused_here = matches!((our, their), (Answer::Refused(..), Answer::Reply { .. }));
     let is_of_nobody = caller == Caller::Nobody && path.ends_with("Auth/UserGet");
+    let is_without_key = matches!((our, their), (Answer::Refused(..), Answer::Refused(_, text)) if text.ends_with("key is not provided"));
     is_refused_here && (is_of_nobody || path.ends_with("Election/Observe"))
+        || is_without_key && path.ends_with("Election/Proclaim")
 }
 
 /// Bytes that are the message of no method: a field without an end, one with a number that no field
@@ -282,29 +312,32 @@ struct Found {
     asked: u32,
     refused: u32,
     differ: Vec<String>,
+    /// Tokens that were not kept in use have ended.
+    has_waited: bool,
 }
 
-/// All requests of a method by one caller: answers are equal, and if all were refused nothing has
-/// changed.
+/// All requests of a method by one caller: answers are equal, and each that is refused has changed
+/// nothing. Whether all were.
 async fn ask_all(
     contract: &Contract,
-    method: &Method,
-    caller: Caller,
+    (method, caller): (&Method, Caller),
     sides: [&Side; 2],
+    onlooker: &mut Onlooker,
     found: &mut Found,
 ) -> bool {
     let [ours, theirs] = sides;
-    let before = ours.hash().await;
-    let mut are_all_refused = true;
+    onlooker.begin().await;
     for message in chosen(contract, method, caller, found.asked) {
         found.asked += 1;
-        let our = ours.ask(caller, method, message.clone()).await;
-        let their = theirs.ask(caller, method, message.clone()).await;
-        if matches!(our, Answer::Refused(..)) {
-            found.refused += 1;
-        } else {
-            are_all_refused = false;
+        let mut our = ours.ask(caller, method, message.clone()).await;
+        let mut their = theirs.ask(caller, method, message.clone()).await;
+        if caller == Caller::Expired {
+            // Behind locks and elections revisions are others.
+            [&mut our, &mut their].into_iter().for_each(Answer::forget_revision);
         }
+        let looked = onlooker.look(&our).await;
+        assert!(looked.is_ok(), "{} {message:?} by {caller:?} was refused: {looked:?}", method.path);
+        found.refused += u32::from(matches!(our, Answer::Refused(..)));
         if !is_compared(method.path, &our) || is_known(method.path, caller, [&our, &their]) {
             continue;
         }
@@ -320,13 +353,8 @@ async fn ask_all(
             found.differ.push(difference);
         }
     }
-    let after = ours.hash().await;
-    assert!(
-        !are_all_refused || before == after,
-        "{} by {caller:?} was refused and changed something: {before:?}, {after:?}",
-        method.path
-    );
-    are_all_refused
+    let ended = onlooker.end().await;
+    ended.unwrap_or_else(|why| panic!("requests of {} by {caller:?}: {why}", method.path))
 }
 
 /// etcd counts calls of each method that it serves from its start on; locks and elections, which
@@ -358,35 +386,61 @@ fn the_contract_has_every_method_of_an_etcd() {
     });
 }
 
+/// A token counts until it was not used for so many seconds. Tokens that are kept are used far more
+/// often.
+const TOKEN_SECONDS: u64 = 30;
+
+/// Waits until tokens that were not used since then count no more.
+async fn wait_until_expired(sides: [&Side; 2], used: Instant) {
+    // An etcd looks at its tokens once in a second.
+    tokio::time::sleep_until(used + Duration::from_secs(TOKEN_SECONDS + 3)).await;
+    let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
+    for side in sides {
+        let (client, token) = (&side.clients["plain"], Some(&*side.tokens["expired"]));
+        let said = told(super::call(client, "/etcdserverpb.KV/Range", get.clone().into(), token).await);
+        let ended = (Code::Unauthenticated, "etcdserver: invalid auth token".to_owned());
+        assert_eq!(said, Err(ended), "a token has outlived its time");
+    }
+}
+
 #[test]
 fn every_method_by_every_caller_is_answered_as_by_etcd() {
     let dir = TempDir::new();
     let certificates = Certificates::make(&dir);
     let Certificates { authority, server, list, .. } = &certificates;
+    let seconds = format!("--auth-token-ttl={TOKEN_SECONDS}");
     let flags = [
         &FLAGS[..],
         &["--cert-file", &server.cert, "--key-file", &server.key, "--trusted-ca-file", &authority.file],
-        &["--client-cert-auth", "--client-crl-file", list, MIXED],
+        &["--client-cert-auth", "--client-crl-file", list, MIXED, &seconds],
     ]
     .concat();
     let contract = Contract::read();
     with_etcd_beside(&flags, async |revd, etcd| {
         let (ours, theirs) = (Side::new(revd, &certificates).await, Side::new(etcd, &certificates).await);
+        let used = Instant::now();
+        [&ours, &theirs].iter().for_each(|side| side.keep(["root", "ann", "bob"]));
+        let mut onlooker = Onlooker::new(&ours.clients["plain"], &ours.tokens["root"]).await;
         let mut found = Found::default();
         // It ends all that the others are asked for.
         let (last, methods): (Vec<_>, Vec<_>) =
             contract.methods.iter().partition(|method| method.path.ends_with("/AuthDisable"));
-        for method in methods.into_iter().chain(last) {
-            for caller in CALLERS {
-                if !ask_all(&contract, method, caller, [&ours, &theirs], &mut found).await
-                    && !method.path.ends_with("/AuthDisable")
-                {
-                    ours.restore().await;
-                    theirs.restore().await;
-                }
-                if method.path.ends_with("/AuthDisable") && caller.is_root() {
-                    break;
-                }
+        let by_all = methods.iter().flat_map(|method| CALLERS.map(|caller| (*method, caller)));
+        let expired = methods.iter().chain(&last).map(|method| (*method, Caller::Expired));
+        let disable = CALLERS.iter().map(|caller| (last[0], *caller));
+        for (method, caller) in by_all.chain(expired).chain(disable) {
+            if caller == Caller::Expired && !found.has_waited {
+                wait_until_expired([&ours, &theirs], used).await;
+                found.has_waited = true;
+            }
+            let is_last = method.path.ends_with("/AuthDisable");
+            let sides = [&ours, &theirs];
+            if !ask_all(&contract, (method, caller), sides, &mut onlooker, &mut found).await && !is_last {
+                ours.restore().await;
+                theirs.restore().await;
+            }
+            if is_last && caller.is_root() {
+                break;
             }
         }
         println!("{} requests, {} refused", found.asked, found.refused);

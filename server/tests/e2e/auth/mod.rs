@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
-use revd_proto::etcdserverpb::{AuthenticateResponse, RangeRequest, ResponseHeader};
+use revd_proto::etcdserverpb::{
+    AuthenticateResponse, LeaseLeasesResponse, LeaseTimeToLiveResponse, RangeRequest, ResponseHeader,
+};
 use tonic::{Code, Request, Status};
 
 use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
 
+mod audit;
 mod bugs;
 mod catalogue;
 mod clusters;
@@ -24,6 +27,9 @@ mod jwt;
 mod key_pairs;
 mod lagging;
 mod matrix;
+mod odd_fields;
+mod one_key;
+mod onlooker;
 mod open_calls;
 mod passwords;
 mod refused;
@@ -32,7 +38,7 @@ mod secrets;
 mod waiting;
 mod watchers;
 
-use generator::{Actor, Call, Compared, Generator, HASH_KV, RANGE, STATUS, TXN, Tokens};
+use generator::{Actor, Call, Compared, Generator, HASH_KV, LEASES, RANGE, STATUS, TXN, Tokens};
 use watchers::{Watch, Watchers};
 
 pub(crate) const FLAGS: [&str; 2] = ["--unsafe-no-fsync", "--bcrypt-cost=4"];
@@ -45,10 +51,19 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Words of a member that lags behind the others' tokens, users or roles.
-    fn lags_behind(&self) -> bool {
+    fn forget_revision(&mut self) {
+        if let Self::Reply { revision, .. } = self {
+            *revision = 0;
+        }
+    }
+
+    /// Words of a member that lags behind the others' tokens, users or roles; to a caller with a
+    /// token also those of one that does not know yet that tokens are looked at.
+    fn lags_behind(&self, has_token: bool) -> bool {
         let words = ["etcdserver: invalid auth token", "etcdserver: revision of auth store is old"];
-        matches!(self, Self::Refused(_, text) if words.iter().any(|word| text.ends_with(word)))
+        let to_somebody = has_token.then_some("etcdserver: user name is empty");
+        let mut words = words.into_iter().chain(to_somebody);
+        matches!(self, Self::Refused(_, text) if words.any(|word| text.ends_with(word)))
     }
 }
 
@@ -82,8 +97,26 @@ fn answer(result: Result<Bytes, Status>, compared: Compared) -> Answer {
     match compared {
         Compared::Whole => Answer::Reply { revision, body },
         Compared::Revision => Answer::Reply { revision, body: Bytes::new() },
+        Compared::Lease => Answer::Reply { revision: 0, body: lease_without_its_time(body) },
+        Compared::Leases => Answer::Reply { revision: 0, body: leases_by_id(body) },
         Compared::Nothing => Answer::Reply { revision: 0, body: Bytes::new() },
     }
+}
+
+/// The time that a lease has left is never the same twice: of it, whether there is any. A list of
+/// keys has no order.
+fn lease_without_its_time(reply: Bytes) -> Bytes {
+    let mut lease = LeaseTimeToLiveResponse::decode(reply).unwrap();
+    lease.ttl = lease.ttl.signum();
+    lease.keys.sort();
+    lease.encode_to_vec().into()
+}
+
+/// Leases are listed by when they end, which some do together.
+fn leases_by_id(reply: Bytes) -> Bytes {
+    let mut list = LeaseLeasesResponse::decode(reply).unwrap();
+    list.leases.sort_by_key(|lease| lease.id);
+    list.encode_to_vec().into()
 }
 
 /// An address of its own for each of thousands of requests: in a name that is often guessed in,
@@ -142,7 +175,7 @@ fn is_of_member(call: &Call) -> bool {
     let is_serializable =
         || RangeRequest::decode(call.message.clone()).is_ok_and(|request| request.serializable);
     match call.path {
-        HASH_KV | STATUS | TXN => true,
+        HASH_KV | STATUS | TXN | LEASES => true,
         RANGE => is_serializable(),
         _ => call.watch.is_some(),
     }
@@ -165,7 +198,9 @@ async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd
         // A member may lag behind the one that was asked before, of either product. Refused, the
         // call has done nothing.
         for _ in 0..100 {
-            let (we_lag, they_lag) = (revd.len() > 1 && our.lags_behind(), their.lags_behind());
+            let [has_our, has_their] = [&ours, &theirs].map(|side| side.token(call.actor).is_some());
+            let (we_lag, they_lag) =
+                (revd.len() > 1 && our.lags_behind(has_our), their.lags_behind(has_their));
             if our == their || !(we_lag || they_lag) {
                 break;
             }

@@ -1,16 +1,18 @@
-//! Passwords of every length: what they are refused for, and which ones count as the same.
+//! Passwords of every length, of none too: what they are refused for, which ones count as the same,
+//! and what it costs to check one.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use prost::Message;
+use revd_proto::authpb::UserAddOptions;
 use revd_proto::etcdserverpb::{
     AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, AuthenticateRequest,
 };
 use tonic::Code;
 
 use super::{FLAGS, call};
-use crate::harness::{Client, Server, TempDir, run, said_of_both};
+use crate::harness::{Client, Server, TempDir, run, said_of_both, with_server};
 
 type Told = Result<(), (Code, String)>;
 
@@ -124,6 +126,98 @@ fn hashes_that_clients_make_count_as_with_etcd() {
     });
     let logins = &seen[seen.len() - hashes.len()..];
     assert_eq!(logins.iter().filter(|told| told.is_ok()).count(), 11, "{logins:?}");
+}
+
+/// CVE-2020-15115, row 94: no length is asked of a password. As with etcd, whose clients alone
+/// refuse it, a user may be added with an empty one, which counts like any other. A change to an
+/// empty one leaves the user without any: none lets it in, the former one neither.
+#[test]
+fn bug_094_an_empty_password_counts_as_with_etcd() {
+    let own = bcrypt::hash_with_salt("rosebud", 4, [7; 16]).unwrap();
+    let own = BASE64_STANDARD.encode(own.format_for_version(bcrypt::Version::TwoA));
+    let logins = [
+        ("empty", "", true),
+        ("empty", "x", false),
+        ("empty", "\0", true), // bcrypt ends each password with a zero, and repeats it
+        ("with a hash", "", true),
+        ("with a hash", "rosebud", false),
+        ("changed", "", false),
+        ("changed", "at first", false),
+        ("certified", "", false),
+        ("nobody", "", false),
+    ];
+    let seen = said_of_both(&FLAGS, async |server| {
+        let client = server.client().await;
+        let mut seen = vec![add(&client, "root", "root").await, add(&client, "empty", "").await];
+        seen.push(add(&client, "changed", "at first").await);
+        seen.push(change(&client, "changed", "").await);
+        let (name, options) = ("certified".to_owned(), Some(UserAddOptions { no_password: true }));
+        let certified = AuthUserAddRequest { name, options, ..AuthUserAddRequest::default() };
+        let (name, hashed_password) = ("with a hash".to_owned(), own.clone());
+        let hashed = AuthUserAddRequest { name, hashed_password, ..AuthUserAddRequest::default() };
+        for request in [certified, hashed] {
+            seen.push(tell(&client, "/etcdserverpb.Auth/UserAdd", &request, None).await);
+        }
+        let grant = AuthUserGrantRoleRequest { user: "root".to_owned(), role: "root".to_owned() };
+        seen.push(tell(&client, "/etcdserverpb.Auth/UserGrantRole", &grant, None).await);
+        call(&client, "/etcdserverpb.Auth/AuthEnable", Bytes::new(), None).await.unwrap();
+        assert!(seen.iter().all(Result::is_ok), "{seen:?}");
+        for (name, password, _) in logins {
+            seen.push(login(&client, name, password).await);
+        }
+        seen
+    });
+    for ((name, password, is_let_in), told) in logins.iter().zip(&seen[seen.len() - logins.len()..]) {
+        assert_eq!(told.is_ok(), *is_let_in, "{name} with {password:?}: {told:?}");
+    }
+}
+
+/// Nanoseconds of CPU that the threads for passwords have had.
+fn spent_on_passwords(server: &Server) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
+    let spent = threads.filter_map(|thread| {
+        let thread = thread.unwrap().path();
+        let name = std::fs::read_to_string(thread.join("comm")).unwrap();
+        let of = |file: &str| std::fs::read_to_string(thread.join(file)).unwrap();
+        let nanoseconds = || of("schedstat").split_whitespace().next().unwrap().parse::<u64>().unwrap();
+        name.starts_with("passwords").then(nanoseconds)
+    });
+    spent.sum()
+}
+
+/// Whether there is a user is not to be told by what a wrong password costs: it is as much work
+/// where there is none, and where the user has no password.
+#[test]
+fn a_wrong_password_is_as_much_work_without_such_a_user() {
+    let flags = ["--unsafe-no-fsync", "--bcrypt-cost=8"];
+    with_server(&flags, async |server, client| {
+        for name in ["root", "ann"] {
+            add(client, name, "right").await.unwrap();
+        }
+        let (name, options) = ("certified".to_owned(), Some(UserAddOptions { no_password: true }));
+        let certified = AuthUserAddRequest { name, options, ..AuthUserAddRequest::default() };
+        tell(client, "/etcdserverpb.Auth/UserAdd", &certified, None).await.unwrap();
+        let grant = AuthUserGrantRoleRequest { user: "root".to_owned(), role: "root".to_owned() };
+        tell(client, "/etcdserverpb.Auth/UserGrantRole", &grant, None).await.unwrap();
+        call(client, "/etcdserverpb.Auth/AuthEnable", Bytes::new(), None).await.unwrap();
+        let names = ["ann", "nobody", "certified"];
+        let mut spent = [0; 3];
+        // Fewer guesses than those behind which a name has to wait.
+        for _ in 0..8 {
+            for (name, spent) in names.iter().zip(&mut spent) {
+                let before = spent_on_passwords(server);
+                login(client, name, "wrong").await.unwrap_err();
+                *spent += spent_on_passwords(server) - before;
+            }
+        }
+        println!("nanoseconds of CPU: {names:?} {spent:?}");
+        let [of_user, others @ ..] = spent;
+        assert!(of_user > 0, "the threads for passwords were not found");
+        for (name, of_other) in names[1..].iter().zip(others) {
+            let is_alike = of_other * 2 > of_user && of_other < of_user * 2;
+            assert!(is_alike, "{name}: {of_other} ns, a user with a password: {of_user} ns");
+        }
+    });
 }
 
 /// Hundreds of logins wait for the threads of passwords, which takes longer than a stop waits for

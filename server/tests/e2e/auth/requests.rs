@@ -17,8 +17,9 @@ pub(super) struct Shape {
     pub(super) lease: i64,
 }
 
-/// Exact, prefix, from a key on, all, nothing: of ann's keys and of others.
-pub(super) const SHAPES: [Shape; 9] = [
+/// Exact, also as a range of one key, prefix, from a key on, all, nothing, and without a key: of
+/// ann's keys and of others.
+pub(super) const SHAPES: [Shape; 12] = [
     Shape { key: "b", range_end: "", lease: 2 },
     Shape { key: "x", range_end: "", lease: 1 },
     Shape { key: "b", range_end: "c", lease: 2 },
@@ -28,6 +29,9 @@ pub(super) const SHAPES: [Shape; 9] = [
     Shape { key: "\0", range_end: "\0", lease: 1 },
     Shape { key: "bb", range_end: "b", lease: 2 },
     Shape { key: "y", range_end: "x", lease: 1 },
+    Shape { key: "b", range_end: "b\0", lease: 2 },
+    Shape { key: "", range_end: "", lease: 2 },
+    Shape { key: "", range_end: "\0", lease: 1 },
 ];
 
 /// How deep transactions are nested.
@@ -37,7 +41,7 @@ const DEPTH: usize = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Method {
     pub(super) path: &'static str,
-    input: String,
+    pub(super) input: String,
     pub(super) is_unary: bool,
     /// The client goes on to send.
     pub(super) is_open: bool,
@@ -45,7 +49,7 @@ pub(super) struct Method {
 
 /// The contract.
 pub(super) struct Contract {
-    messages: BTreeMap<String, DescriptorProto>,
+    pub(super) messages: BTreeMap<String, DescriptorProto>,
     pub(super) methods: Vec<Method>,
 }
 
@@ -70,6 +74,12 @@ impl Contract {
             }
         }
         Self { messages, methods }
+    }
+
+    /// One form of a message, with a transaction or without, about keys of ann's.
+    pub(super) fn one(&self, message: &str) -> Vec<u8> {
+        let maker = Maker { contract: self, shape: SHAPES[0], subject: "ann" };
+        maker.messages(message, 1).swap_remove(0)
     }
 
     /// All requests of a method in the name of this subject: a user, or a role.
@@ -152,7 +162,7 @@ impl Maker<'_> {
     }
 }
 
-fn delimited(number: i32, bytes: &[u8]) -> Vec<u8> {
+pub(super) fn delimited(number: i32, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     encode_key(number.unsigned_abs(), WireType::LengthDelimited, &mut out);
     encode_varint(bytes.len() as u64, &mut out);
@@ -161,11 +171,14 @@ fn delimited(number: i32, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn varint(number: i32, value: u64) -> Vec<u8> {
+    if value == 0 { Vec::new() } else { explicit_varint(number, value) }
+}
+
+/// A number, also where it is the one that a field without any has.
+pub(super) fn explicit_varint(number: i32, value: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    if value != 0 {
-        encode_key(number.unsigned_abs(), WireType::Varint, &mut out);
-        encode_varint(value, &mut out);
-    }
+    encode_key(number.unsigned_abs(), WireType::Varint, &mut out);
+    encode_varint(value, &mut out);
     out
 }
 

@@ -24,7 +24,7 @@ const WAITS_MAX: u32 = 300;
 pub(super) struct Watch {
     pub(super) requests: UnboundedSender<WatchRequest>,
     pub(super) replies: Streaming<WatchResponse>,
-    told: Vec<Event>,
+    pub(super) told: Vec<Event>,
     /// The reason of its end.
     ended: Option<String>,
 }
@@ -56,7 +56,7 @@ pub(super) async fn open(
 
 impl Watch {
     /// Reads until it has ended, or has told all up to a revision.
-    async fn read_to(&mut self, revision: i64) {
+    pub(super) async fn read_to(&mut self, revision: i64) {
         for _ in 0..WAITS_MAX {
             if self.ended.is_some() {
                 return;

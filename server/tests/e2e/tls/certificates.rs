@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::harness::free_address;
 use rcgen::{
@@ -38,6 +39,8 @@ pub(crate) struct Wanted<'w> {
     pub(crate) names: &'w [&'w str],
     pub(crate) serial: u64,
     pub(crate) is_over: bool,
+    /// So many days and an hour from now; else far away.
+    pub(crate) ends_in_days: Option<u64>,
 }
 
 impl Default for Wanted<'_> {
@@ -48,6 +51,7 @@ impl Default for Wanted<'_> {
             names: &["localhost", "127.0.0.1", HERE],
             serial: 7,
             is_over: false,
+            ends_in_days: None,
         }
     }
 }
@@ -93,6 +97,9 @@ impl Authority {
         params.serial_number = Some(SerialNumber::from(wanted.serial));
         if wanted.is_over {
             params.not_after = date_time_ymd(2021, 1, 1);
+        }
+        if let Some(days) = wanted.ends_in_days {
+            params.not_after = (SystemTime::now() + Duration::from_secs((days * 24 + 1) * 3600)).into();
         }
         params.signed_by(key, &Issuer::from_params(&self.params, &self.key)).unwrap()
     }

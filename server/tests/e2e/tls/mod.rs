@@ -1,15 +1,20 @@
 //! TLS from outside: clients, members, certificates that change, and callers that mean no good;
 //! where a client sees it, beside an etcd.
 
+mod allowed;
 pub(crate) mod certificates;
 mod clients;
 mod expiry;
 mod hostile;
 mod members;
+mod refused;
+mod revoked;
 mod rolling;
 mod rotation;
 mod session;
 mod sockets;
+mod tickets;
+mod versions;
 
 use std::process::Command;
 

@@ -10,8 +10,8 @@ use rustls::crypto::cipher::{MessageEncrypter, OutboundChunks, OutboundPlainMess
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
-    ClientConfig, ClientConnection, ContentType, ProtocolVersion, RootCertStore, StreamOwned,
-    SupportedCipherSuite,
+    CipherSuite, ClientConfig, ClientConnection, ContentType, HandshakeKind, ProtocolVersion, RootCertStore,
+    StreamOwned, SupportedCipherSuite,
 };
 
 use crate::harness::Server;
@@ -22,7 +22,7 @@ pub(super) type Session = StreamOwned<ClientConnection, TcpStream>;
 
 /// A session without a certificate.
 pub(super) fn session(server: &Server, authority: &Authority) -> Session {
-    let mut session = begin(server, builder(authority).with_no_client_auth());
+    let mut session = begin(server, builder(authority, &[]).with_no_client_auth());
     session.flush().unwrap();
     session
 }
@@ -34,42 +34,91 @@ pub(super) fn session_with(
     client: &Issued,
     copies: usize,
 ) -> Session {
-    let own = CertificateDer::from_pem_file(&client.cert).unwrap();
     let other = CertificateDer::from_pem_file(&authority.file).unwrap();
-    let chain = std::iter::once(own).chain(std::iter::repeat_n(other, copies)).collect();
-    let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
-    begin(server, builder(authority).with_client_auth_cert(chain, key).unwrap())
+    begin(server, shown(builder(authority, &[]), client, &vec![other; copies]))
 }
 
 type Builder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
 
-fn builder(authority: &Authority) -> Builder {
+/// With these cipher suites alone, if there are any.
+fn builder(authority: &Authority, suites: &[CipherSuite]) -> Builder {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&authority.file).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider);
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites.retain(|suite| suites.is_empty() || suites.contains(&suite.suite()));
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider));
     builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots)
+}
+
+/// Shows a certificate, and others behind it.
+fn shown(builder: Builder, client: &Issued, others: &[CertificateDer<'static>]) -> ClientConfig {
+    let own = CertificateDer::from_pem_file(&client.cert).unwrap();
+    let chain = std::iter::once(own).chain(others.iter().cloned()).collect();
+    let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
+    builder.with_client_auth_cert(chain, key).unwrap()
 }
 
 fn begin(server: &Server, mut config: ClientConfig) -> Session {
     config.alpn_protocols = vec![b"h2".to_vec()];
-    over(server.address, config).unwrap()
+    over(server.address, Arc::new(config)).unwrap()
 }
 
-fn over(address: SocketAddr, config: ClientConfig) -> std::io::Result<Session> {
+fn over(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<Session> {
     let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let host = ServerName::from(address.ip());
-    Ok(StreamOwned::new(ClientConnection::new(Arc::new(config), host).unwrap(), socket))
+    Ok(StreamOwned::new(ClientConnection::new(config, host).unwrap(), socket))
 }
 
 /// The answer over HTTP/1.1 to a request at an address, in a session of its own.
 pub(super) fn ask(address: SocketAddr, authority: &Authority, line: &str) -> std::io::Result<String> {
-    let mut session = over(address, builder(authority).with_no_client_auth())?;
+    answer(&mut over(address, Arc::new(builder(authority, &[]).with_no_client_auth()))?, line)
+}
+
+fn answer(session: &mut Session, line: &str) -> std::io::Result<String> {
     write!(session, "{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
     let mut told = String::new();
     session.read_to_string(&mut told)?;
     Ok(told)
+}
+
+/// A client with tickets: a session of it may go on from an earlier one.
+pub(super) struct Caller(Arc<ClientConfig>);
+
+/// The version and the suite that both sides of a session have agreed on, and how it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Agreed {
+    pub(super) version: ProtocolVersion,
+    pub(super) suite: CipherSuite,
+    pub(super) is_resumed: bool,
+}
+
+impl Caller {
+    /// With these cipher suites alone, if there are any; those of TLS 1.3 and those of TLS 1.2 say
+    /// which version it speaks.
+    pub(super) fn new(authority: &Authority, own: Option<&Issued>, suites: &[CipherSuite]) -> Self {
+        let builder = builder(authority, suites);
+        let config = match own {
+            Some(own) => shown(builder, own, &[]),
+            None => builder.with_no_client_auth(),
+        };
+        Self(Arc::new(config))
+    }
+
+    /// The terms of a session in which a request was answered, or why it was not.
+    pub(super) fn call(&self, address: SocketAddr) -> Result<Agreed, String> {
+        let mut session = over(address, Arc::clone(&self.0)).map_err(|error| error.to_string())?;
+        let told = answer(&mut session, "GET /version").map_err(|error| error.to_string())?;
+        if !told.starts_with("HTTP/1.1 200") {
+            return Err(format!("it was told {told:?}"));
+        }
+        let conn = &session.conn;
+        Ok(Agreed {
+            version: conn.protocol_version().unwrap(),
+            suite: conn.negotiated_cipher_suite().unwrap().suite(),
+            is_resumed: conn.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
 }
 
 /// A session of TLS 1.3 whose records a test makes, of any kind; nothing is read.
@@ -81,7 +130,7 @@ pub(super) struct RawSession {
 
 /// A session without a certificate, after its handshake.
 pub(super) fn raw_session(server: &Server, authority: &Authority) -> RawSession {
-    let mut config = builder(authority).with_no_client_auth();
+    let mut config = builder(authority, &[]).with_no_client_auth();
     config.enable_secret_extraction = true;
     let mut session = begin(server, config);
     session.flush().unwrap();

@@ -1,0 +1,156 @@
+//! Lines of the log for an operator who asks who was refused, from where, and who changed users or
+//! roles.
+//!
+//! They have names, methods and addresses, but no keys, values, passwords or tokens. The name of a
+//! login that failed is left out unless there is such a user: people type their passwords there.
+//! Refusals can be caused by anybody who reaches a port: an edge writes so many lines a second, and
+//! a later line says how many it has not written.
+
+use revd_engine::mvcc::View;
+use revd_member::apply::command::Kind;
+use revd_member::auth::Caller;
+use revd_member::error::{AuthError, Code, Error, Status};
+use revd_member::schema;
+use revd_proto::authpb::permission::Type;
+use revd_proto::etcdserverpb::{
+    AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGrantPermissionRequest,
+    AuthRoleRevokePermissionRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
+    AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest,
+};
+use serde_json::{Value, json};
+
+use crate::api::call::{Metadata, Source};
+use crate::api::context::ServiceContext;
+use crate::api::named_method::NamedMethod;
+use crate::observe::log;
+use crate::{clock, limits};
+
+/// The names in a change of users or roles.
+pub(crate) trait Subject {
+    /// As fields of a line.
+    fn subject(&self) -> Value;
+}
+
+macro_rules! subjects {
+    ($($request:ident: $($field:ident)+;)*) => {$(
+        impl Subject for $request {
+            fn subject(&self) -> Value {
+                json!({ $(stringify!($field): self.$field),+ })
+            }
+        }
+    )*};
+}
+
+subjects! {
+    AuthUserAddRequest: name;
+    AuthUserDeleteRequest: name;
+    AuthUserChangePasswordRequest: name;
+    AuthUserGrantRoleRequest: user role;
+    AuthUserRevokeRoleRequest: name role;
+    AuthRoleAddRequest: name;
+    AuthRoleDeleteRequest: role;
+    AuthRoleRevokePermissionRequest: role;
+}
+
+impl Subject for AuthRoleGrantPermissionRequest {
+    /// As in etcd's log, the kind of the permission, and not its keys.
+    fn subject(&self) -> Value {
+        let kind = self.perm.as_ref().and_then(|permission| Type::try_from(permission.perm_type).ok());
+        json!({ "name": self.name, "permission": kind.map(|kind| kind.as_str_name()) })
+    }
+}
+
+impl Subject for () {
+    fn subject(&self) -> Value {
+        json!({})
+    }
+}
+
+impl ServiceContext {
+    /// A call was refused; nothing is said if that was not for want of rights. Logins have lines
+    /// of their own.
+    #[cold]
+    pub(crate) fn tell_refusal(&self, method: &NamedMethod, metadata: &Metadata, status: &Status) {
+        if method.name != "Authenticate" && is_for_rights(status) {
+            let caller = self.identify_now(&metadata.caller).unwrap_or(Caller::BadToken);
+            let certificate = metadata.caller.as_ref().and_then(|identity| identity.common_name.as_deref());
+            let method = format!("/{}/{}", method.service, method.name);
+            self.tell("a request was refused", metadata.source, || {
+                json!({
+                    "grpc-method": method, "user-name": name(&caller), "common-name": certificate,
+                    "error": status.message(),
+                })
+            });
+        }
+    }
+
+    /// A watcher was refused or ended, for want of rights.
+    #[cold]
+    pub(crate) fn tell_refused_watcher(&self, source: Source, caller: &Caller, error: &Error) {
+        self.tell(
+            "a watcher was refused",
+            source,
+            || json!({ "user-name": name(caller), "error": error.to_string() }),
+        );
+    }
+
+    /// A login failed; nothing is said if that was not for its name or its password.
+    #[cold]
+    pub(super) fn tell_failed_login(&self, source: Source, user: &str, error: &Error) {
+        use AuthError::{AuthFailed, NoPasswordUser};
+        if matches!(error, Error::Auth(AuthFailed | NoPasswordUser) | Error::TooManyRequests) {
+            let is_user = |view: &View| schema::user(view.tables(), user).is_some();
+            self.tell("a login was refused", source, || {
+                let user = self.views.look(is_user).then_some(user);
+                json!({ "user-name": user, "error": error.to_string() })
+            });
+        }
+    }
+
+    /// Users or roles were changed.
+    pub(super) fn tell_change(&self, kind: Kind, caller: &Caller, source: Source, subject: Value) {
+        let (kind, address) = (format!("{kind:?}"), source.address.to_string());
+        log::info(
+            "users or roles were changed",
+            json!({ "change": kind, "of": subject, "by": name(caller), "remote-addr": address }),
+        );
+    }
+
+    fn tell(&self, line: &str, source: Source, fields: impl FnOnce() -> Value) {
+        let Some(unwritten) =
+            self.audit_pace.may_tell(clock::coarse_milliseconds() / 1_000, limits::AUDIT_LINES_PER_SECOND)
+        else {
+            return;
+        };
+        let mut fields = fields();
+        fields["remote-addr"] = source.address.to_string().into();
+        fields["others-since-the-last-line"] = unwritten.into();
+        log::warn(line, fields);
+    }
+}
+
+fn name(caller: &Caller) -> Option<&str> {
+    match caller {
+        Caller::User(user) => Some(&user.name),
+        Caller::Nobody | Caller::BadToken | Caller::Member => None,
+    }
+}
+
+fn is_for_rights(status: &Status) -> bool {
+    let is_of_nobody = || *status == Status::from(Error::Auth(AuthError::EmptyUser));
+    matches!(status.code(), Code::PermissionDenied | Code::Unauthenticated) || is_of_nobody()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_for_want_of_rights_are_told_and_others_are_not() {
+        let tells = |error: AuthError| is_for_rights(&Status::from(Error::Auth(error)));
+        assert!(tells(AuthError::PermissionDenied) && tells(AuthError::InvalidAuthToken));
+        assert!(tells(AuthError::EmptyUser));
+        // Clients log in anew by themselves; the others are mistakes of one who has the rights.
+        assert!(!tells(AuthError::OldAuthRevision) && !tells(AuthError::UserExists));
+    }
+}

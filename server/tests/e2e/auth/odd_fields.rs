@@ -1,0 +1,167 @@
+//! Requests as no client of etcd's writes them, made from how the wire contract describes itself:
+//! each field empty, there twice, and longer than any is.
+//!
+//! Row 89, etcd's #15619, #10907 and #9379: such requests ended an etcd.
+
+use bytes::Bytes;
+use prost_types::FieldDescriptorProto;
+use prost_types::field_descriptor_proto::Type;
+
+use super::FLAGS;
+use super::bugs::set_up;
+use super::matrix::{asked, is_compared};
+use super::requests::{Contract, Method, delimited, explicit_varint};
+use super::{Answer, call};
+use crate::harness::{Client, with_etcd_beside};
+
+/// Longer than a proposal may be, and shorter than a message may be.
+const LONG_BYTES: usize = 1_700_000;
+
+/// How deep messages are in others.
+const DEPTH: usize = 2;
+
+/// A field with content that it is not meant to have.
+fn odd_values(contract: &Contract, field: &FieldDescriptorProto, depth: usize) -> Vec<Vec<u8>> {
+    let number = field.number();
+    let of = |content: &[u8]| delimited(number, content);
+    let is = |value| explicit_varint(number, value);
+    match field.r#type() {
+        Type::Message => {
+            let name = field.type_name();
+            let inner = depth.checked_sub(1).map_or_else(Vec::new, |depth| odd(contract, name, depth));
+            let one = contract.one(name);
+            let twice = [[of(&one), of(&one)].concat(), [of(&one), of(b"")].concat()];
+            let twice = twice.into_iter().filter(|_| !is_operation(field));
+            inner.iter().map(|inner| of(inner)).chain([of(b"")]).chain(twice).collect()
+        }
+        Type::Bytes | Type::String => {
+            vec![of(b""), [of(b"b"), of(b"q")].concat(), of(&[b'l'; LONG_BYTES])]
+        }
+        // Ten bytes for a number are the most there may be.
+        _ => {
+            let long = |bytes: usize| {
+                let mut long = [is(1), vec![0x80; bytes - 2], vec![0]].concat();
+                let first = long.len() - bytes;
+                long[first] |= 0x80;
+                long
+            };
+            let numbers = [is(0), [is(1), is(2)].concat(), is(u64::MAX), is(i64::MAX.unsigned_abs())];
+            numbers.into_iter().chain([long(3), long(10), long(11)]).collect()
+        }
+    }
+}
+
+/// The request of an operation in a transaction. Where it comes twice, etcd merges both, as
+/// protobuf has it, and revd takes the last one.
+fn is_operation(field: &FieldDescriptorProto) -> bool {
+    field.name().starts_with("request_")
+}
+
+/// A message with each of its fields made odd in turn: beside those that belong there, and alone.
+fn odd(contract: &Contract, name: &str, depth: usize) -> Vec<Vec<u8>> {
+    let mut usual = contract.one(name);
+    let is_grant = name.ends_with(".LeaseGrantRequest");
+    if is_grant {
+        // A lease with a known id must not end before the others are through.
+        usual.extend(explicit_varint(1, 10_000));
+    }
+    let mut out = vec![Vec::new(), usual.clone()];
+    for field in &contract.messages[name].field {
+        // An action that there is not ends an etcd (docs/COMPAT.md, 2).
+        if name.ends_with(".AlarmRequest") && field.name() == "action" {
+            continue;
+        }
+        for value in odd_values(contract, field, depth) {
+            // The usual operation is the first kind that there is.
+            if !(is_operation(field) && field.number() == 1) {
+                out.push([&usual[..], &value[..]].concat());
+            }
+            if !is_grant || field.name() != "ID" {
+                out.push(value);
+            }
+        }
+    }
+    out
+}
+
+/// All methods of an etcd, but one that would end the rights of those who ask, and logins, which
+/// would soon have to wait (docs/COMPAT.md, 32).
+fn is_asked(method: &Method) -> bool {
+    let is_left_out = ["/AuthDisable", "/Authenticate"].iter().any(|end| method.path.ends_with(end));
+    !method.path.starts_with("/grpc.") && !is_left_out
+}
+
+/// An answer without what two servers do not have in common: leases may have ids of their own, and
+/// of which compactions there is a hash goes by how long they took (docs/COMPAT.md, 1).
+fn in_common(said: Answer, method: &Method) -> Answer {
+    let is_own =
+        |path: &str| ["/LeaseGrant", "/LeaseLeases", "/HashKV"].iter().any(|end| path.ends_with(end));
+    match said {
+        Answer::Reply { revision, .. } if is_own(method.path) => {
+            Answer::Reply { revision, body: Bytes::new() }
+        }
+        said => said,
+    }
+}
+
+/// The answers of both. One that is waited for in vain at one of them may be late there.
+async fn answers(sides: [(&Client, &String); 2], method: &Method, message: &Bytes) -> [Answer; 2] {
+    const TRIES: u32 = 5;
+    let [(ours, our_root), (theirs, their_root)] = sides;
+    let is_none = |said: &Answer| matches!(said, Answer::Reply { body, .. } if body == "nothing");
+    for tried in 1.. {
+        let our = asked(ours, method, message.clone(), Some(our_root)).await;
+        let their = asked(theirs, method, message.clone(), Some(their_root)).await;
+        if is_none(&our) == is_none(&their) || tried == TRIES {
+            return [in_common(our, method), in_common(their, method)];
+        }
+    }
+    unreachable!("the last try returns")
+}
+
+/// URLs that are none are refused before anything is looked for (docs/COMPAT.md, 20). A user and a
+/// role are read here; with etcd their names are a proposal, which may be too large.
+fn is_known(method: &Method, our: &Answer, their: &Answer) -> bool {
+    let (Answer::Refused(_, our), Answer::Refused(_, their)) = (our, their) else { return false };
+    match method.path.rsplit_once('/').unwrap().1 {
+        "MemberUpdate" => our == "etcdserver: given member URLs are invalid",
+        "UserGet" | "RoleGet" => their == "etcdserver: request is too large",
+        _ => false,
+    }
+}
+
+/// The beginning of what may be very long.
+fn shown(message: &Bytes) -> String {
+    format!("{:?} ({} bytes)", message.slice(..message.len().min(60)), message.len())
+}
+
+#[test]
+fn bug_089_odd_fields_of_every_method_are_answered_as_by_etcd() {
+    let contract = Contract::read();
+    with_etcd_beside(&FLAGS, async |revd, etcd| {
+        let (ours, theirs) = (revd.client().await, etcd.client().await);
+        let ((our_root, _), (their_root, _)) = (set_up(&ours).await, set_up(&theirs).await);
+        let (mut replies, mut refusals, mut differ) = (0, 0, Vec::new());
+        for method in contract.methods.iter().filter(|method| is_asked(method)) {
+            for message in odd(&contract, &method.input, DEPTH).into_iter().map(Bytes::from) {
+                let [our, their] =
+                    answers([(&ours, &our_root), (&theirs, &their_root)], method, &message).await;
+                match our {
+                    Answer::Reply { .. } => replies += 1,
+                    Answer::Refused(..) => refusals += 1,
+                }
+                if our != their && is_compared(method.path, &our) && !is_known(method, &our, &their) {
+                    let message = shown(&message);
+                    differ.push(format!("{} {message}:\n  revd {our:?}\n  etcd {their:?}", method.path));
+                }
+            }
+        }
+        println!("{replies} replies, {refusals} refusals");
+        assert!(differ.is_empty(), "{} differ:\n{}", differ.len(), differ.join("\n"));
+        assert!(replies > 300 && refusals > 300, "{replies} replies, {refusals} refusals");
+        for (client, root) in [(&ours, &our_root), (&theirs, &their_root)] {
+            let path = "/etcdserverpb.Maintenance/Status";
+            call(client, path, Bytes::new(), Some(root)).await.expect("it goes on");
+        }
+    });
+}
