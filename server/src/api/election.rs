@@ -87,6 +87,10 @@ impl Election {
         let leader = request.leader.ok_or_else(no_leader_field)?;
         let put = PutRequest { key: leader.key.clone(), ..PutRequest::default() };
         let wants = if put.key.is_empty() { Wants::Login } else { Wants::Put(&put) };
+        // As in etcd, where a session of a lease that is named asks nobody.
+        if put.key.is_empty() && leader.lease != 0 {
+            return Err(unknown(&Error::EmptyKey));
+        }
         if !put.key.is_empty() {
             let value = request.value.clone();
             let least = proclamation(&leader.key, leader.rev, leader.lease, value).encoded_len();

@@ -2,7 +2,7 @@
 
 /// A method as tools name it.
 #[derive(Debug)]
-pub(super) struct NamedMethod {
+pub(crate) struct NamedMethod {
     pub(super) service: &'static str,
     pub(super) name: &'static str,
     /// Which sides of it are streams.

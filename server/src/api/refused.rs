@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
-use revd_member::apply::txn;
+use revd_member::apply::txn_message;
 use revd_member::error::Error;
 
 use crate::api::auth::with_password::{self, WithPassword};
@@ -27,7 +27,11 @@ pub(super) async fn check_with_password<R: WithPassword>(message: &Bytes) -> Res
 
 /// The same of a transaction, of any depth.
 pub(super) fn check_txn(message: &Bytes, parts_max: usize) -> Result<(), Error> {
-    if txn::has_more_parts(message, parts_max) { Ok(()) } else { txn::decode(message).map(drop) }
+    if txn_message::has_more_parts(message, parts_max) {
+        Ok(())
+    } else {
+        txn_message::decode(message).map(drop)
+    }
 }
 
 async fn in_parts(

@@ -13,7 +13,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{KeyRange, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::compare::{Comparing, Path};
-use revd_member::apply::{gates, kv, txn};
+use revd_member::apply::{gates, kv, txn, txn_message};
 use revd_member::auth::{Caller, Wants};
 use revd_member::budget::{Hold, Patience, Share};
 use revd_member::error::Error;
@@ -53,10 +53,10 @@ impl Kv {
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
-        if txn::has_more_parts(&message, self.context.limits.txn_parts_max()) {
+        if txn_message::has_more_parts(&message, self.context.limits.txn_parts_max()) {
             return Err(Error::TooManyOperations);
         }
-        let mut request = txn::decode(&message)?;
+        let mut request = txn_message::decode(&message)?;
         if !self.context.has_quota(gates::txn_cost(&request)) {
             drop(request); // it may be many times its message, and the alarm may have to wait
             return Err(self.context.no_space().await);
@@ -82,7 +82,7 @@ impl Kv {
     /// only its message is kept.
     async fn judged_later(&self, caller: &Caller, message: &Bytes) -> Result<TxnRequest, Error> {
         let view = self.context.view_for_reading(false).await?;
-        let request = txn::decode(message)?;
+        let request = txn_message::decode(message)?;
         self.context.check(caller, &Wants::Txn(&request), &view)?;
         Ok(request)
     }
@@ -97,7 +97,7 @@ impl Kv {
         let serializable = txn::is_serializable(&request);
         // A decoded one may be many times its message, which is decoded again behind each wait.
         let request = Cell::new(self.context.reads_at_once(serializable).then_some(request));
-        let again = || request.take().map_or_else(|| txn::decode(&message), Ok);
+        let again = || request.take().map_or_else(|| txn_message::decode(&message), Ok);
         let view = self.context.view_for_reading(serializable).await?;
         let now = credentials.map(|credentials| self.context.caller_after_wait(credentials));
         let judged = again()?;
@@ -136,7 +136,7 @@ impl Kv {
         let view = self.context.views.load();
         let (request, path) = (Cell::new(Some(request)), OnceCell::new());
         let look = async || {
-            let request = request.take().map_or_else(|| txn::decode(message), Ok)?;
+            let request = request.take().map_or_else(|| txn_message::decode(message), Ok)?;
             let held = held_decoded(&request, replies)?;
             let reads = txn::reads(&request, compared_once(&path, &view, &request).await?);
             if reads_few_keys(&view, &reads).await? {

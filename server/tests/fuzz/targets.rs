@@ -21,7 +21,7 @@ use revd_http2::hpack::{Decoder, literal};
 use revd_http2::{Config, Connection, Event, Role};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::outcome::Effect;
-use revd_member::apply::{CommittedEntry, Machine, MachineConfig, txn};
+use revd_member::apply::{CommittedEntry, Machine, MachineConfig, txn_message};
 use revd_member::budget::Share;
 use revd_member::read::range;
 use revd_member::wal::{frame, reader};
@@ -317,7 +317,9 @@ fn passes_the_api(kind: Kind, payload: Bytes) -> bool {
         Kind::DeleteRange => {
             DeleteRangeRequest::decode(payload).is_ok_and(|delete| validate::delete_range(&delete).is_ok())
         }
-        Kind::Txn => txn::decode(&payload).is_ok_and(|request| validate::txn(&request, limits).is_ok()),
+        Kind::Txn => {
+            txn_message::decode(&payload).is_ok_and(|request| validate::txn(&request, limits).is_ok())
+        }
         _ => true,
     }
 }

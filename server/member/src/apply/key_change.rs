@@ -4,7 +4,7 @@ use prost::Message as _;
 use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, TxnRequest};
 
 use crate::apply::command::{Command, Kind};
-use crate::apply::txn;
+use crate::apply::txn_message;
 use crate::error::Error;
 
 /// A command that changes keys, decoded once for who judges it and for who carries it out.
@@ -24,7 +24,7 @@ impl KeyChange {
             Kind::DeleteRange => {
                 DeleteRangeRequest::decode(payload()).map(Self::DeleteRange).map_err(Error::from)
             }
-            Kind::Txn => txn::decode(&command.payload).map(Self::Txn),
+            Kind::Txn => txn_message::decode(&command.payload).map(Self::Txn),
             _ => return None,
         })
     }

@@ -24,6 +24,7 @@ mod reply;
 mod state;
 pub mod state_hashes;
 pub mod txn;
+pub mod txn_message;
 pub mod users;
 mod versions;
 mod weight;

@@ -4,11 +4,10 @@
 //! before the outermost one; then everything on the taken path that could fail is checked; then the
 //! path is carried out, each operation seeing what those before it did.
 
-use bytes::{Buf as _, Bytes};
-use prost::Message as _;
+use bytes::Bytes;
 use revd_engine::mvcc::{Reader, View};
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use revd_proto::tags::{response_op, txn_response};
 
 use crate::apply::compare::{Comparing, Path, branch};
@@ -22,94 +21,6 @@ use crate::limits;
 use crate::read::parts::{DeferredRead, ReadRequest, ReplyPart, TxnOp};
 use crate::read::range;
 use crate::wire::put_number;
-
-/// Decodes a transaction, however deep, without recursing deeper than the limit.
-///
-/// # Errors
-/// [`Error::TooManyOperations`] when nested too deep, [`Error::Malformed`].
-pub fn decode(bytes: &Bytes) -> Result<TxnRequest, Error> {
-    decode_nested(bytes.clone(), 0)
-}
-
-/// Whether a transaction has more parts than these, in all of its branches, however deep: a
-/// comparison is one, an operation and its request are two. A look at its bytes, of which decoding
-/// would make a hundred times as many. Bytes that cannot be read are for decoding to tell.
-#[must_use]
-pub fn has_more_parts(bytes: &Bytes, parts_max: usize) -> bool {
-    const PART_BYTES_MIN: usize = 2;
-    let mut left = parts_max;
-    bytes.len() / PART_BYTES_MIN > parts_max && take_parts(bytes.clone(), 0, &mut left).is_none()
-}
-
-/// None when there are more than are left.
-fn take_parts(mut bytes: Bytes, depth: usize, left: &mut usize) -> Option<()> {
-    if depth > limits::TXN_DEPTH_MAX {
-        return Some(());
-    }
-    while let Some((field, mut part)) = next_field(&mut bytes).ok().flatten() {
-        *left = left.checked_sub(1)?;
-        while matches!(field, 2 | 3)
-            && let Some((field, part)) = next_field(&mut part).ok().flatten()
-        {
-            *left = left.checked_sub(1)?;
-            if field == 4 {
-                take_parts(part, depth + 1, left)?;
-            }
-        }
-    }
-    Some(())
-}
-
-// prost bounds recursion at 100 messages, which 50 nested transactions reach; etcd takes 127. So
-// the recursive part is decoded here and everything else by prost.
-fn decode_nested(mut bytes: Bytes, depth: usize) -> Result<TxnRequest, Error> {
-    if depth > limits::TXN_DEPTH_MAX {
-        return Err(Error::TooManyOperations);
-    }
-    let mut txn = TxnRequest::default();
-    while let Some((field, mut part)) = next_field(&mut bytes)? {
-        match field {
-            1 => txn.compare.push(Compare::decode(part).map_err(Error::from)?),
-            2 | 3 => {
-                let mut op = RequestOp::default();
-                while let Some((field, part)) = next_field(&mut part)? {
-                    op.request = match field {
-                        4 => Some(Request::RequestTxn(decode_nested(part, depth + 1)?)),
-                        _ => leaf_op(field, part)?.or(op.request),
-                    };
-                }
-                if field == 2 { &mut txn.success } else { &mut txn.failure }.push(op);
-            }
-            _ => {}
-        }
-    }
-    Ok(txn)
-}
-
-fn leaf_op(field: u32, part: Bytes) -> Result<Option<Request>, Error> {
-    Ok(match field {
-        1 => Some(Request::RequestRange(prost::Message::decode(part).map_err(Error::from)?)),
-        2 => Some(Request::RequestPut(prost::Message::decode(part).map_err(Error::from)?)),
-        3 => Some(Request::RequestDeleteRange(prost::Message::decode(part).map_err(Error::from)?)),
-        _ => None,
-    })
-}
-
-/// The next length-delimited field; fields of other types are unknown here and skipped.
-pub(super) fn next_field(bytes: &mut Bytes) -> Result<Option<(u32, Bytes)>, Error> {
-    while bytes.has_remaining() {
-        let (field, wire) = prost::encoding::decode_key(bytes).map_err(Error::from)?;
-        if wire == prost::encoding::WireType::LengthDelimited {
-            let len = prost::encoding::decode_varint(bytes).map_err(Error::from)?;
-            let len = usize::try_from(len).ok().filter(|len| *len <= bytes.len());
-            let len = len.ok_or(Error::Malformed("proto: cannot parse invalid wire-format data"))?;
-            return Ok(Some((field, bytes.split_to(len))));
-        }
-        prost::encoding::skip_field(wire, field, bytes, prost::encoding::DecodeContext::default())
-            .map_err(Error::from)?;
-    }
-    Ok(None)
-}
 
 /// Only ranges on both branches: answered without the log. A nested transaction is none.
 #[must_use]
@@ -389,31 +300,6 @@ mod tests {
         });
         let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
         Machine::new(open(), config).unwrap()
-    }
-
-    /// As many parts as decoding makes, and no more are looked for than are asked about.
-    #[test]
-    fn parts_of_a_transaction_are_counted_before_it_is_decoded() {
-        let op = |request| RequestOp { request: Some(request) };
-        let put = |key: &'static str| PutRequest { key: key.into(), ..PutRequest::default() };
-        let inner = TxnRequest {
-            compare: vec![Compare { key: "a".into(), ..Compare::default() }],
-            success: vec![op(Request::RequestPut(put("b")))],
-            failure: vec![RequestOp::default()],
-        };
-        let success = vec![op(Request::RequestTxn(inner.clone())), op(Request::RequestPut(put("c")))];
-        let txn = TxnRequest { success, failure: vec![op(Request::RequestTxn(inner))], ..Default::default() };
-        let bytes = Bytes::from(txn.encode_to_vec());
-        const PARTS: usize = 2 + 4 + 2 + 2 + 4;
-        assert!(has_more_parts(&bytes, PARTS - 1) && !has_more_parts(&bytes, PARTS));
-        assert_eq!(decode(&bytes).unwrap(), txn);
-        // A part without content, in a branch, in an operation, and nested.
-        for part in [&[0x0a, 0][..], &[0x12, 0], &[0x12, 2, 0x0a, 0], &[0x12, 4, 0x22, 2, 0x12, 0]] {
-            let many = Bytes::from(part.repeat(1_000));
-            assert!(has_more_parts(&many, 999), "{part:?}");
-            assert!(!has_more_parts(&many.slice(..part.len() * 100), 400), "{part:?}");
-        }
-        assert!(!has_more_parts(&vec![0x0f; 10_000].into(), 9), "for decoding to say");
     }
 
     /// Rights are asked for what is read, so that none of it may be passed over.

@@ -11,7 +11,7 @@ use crate::apply::command::{Command, Kind};
 use crate::apply::compare::keys_per_comparison;
 use crate::apply::lease_reports::ExpiredLeases;
 use crate::apply::state::State;
-use crate::apply::txn;
+use crate::apply::txn_message;
 use crate::auth::Access;
 use crate::limits;
 
@@ -76,14 +76,14 @@ impl Scale<'_> {
     /// Both branches and all nested ones: which are taken shows only later.
     fn keys_of_txn(&self, mut bytes: Bytes, depth: usize) -> u64 {
         let mut keys = 0;
-        while let Some((field, mut part)) = txn::next_field(&mut bytes).ok().flatten() {
+        while let Some((field, mut part)) = txn_message::next_field(&mut bytes).ok().flatten() {
             let visited = match field {
                 1 => Compare::decode(part).map_or(0, |compare| {
                     self.keys_of(&compare.key, &compare.range_end)
                         .saturating_mul(keys_per_comparison(&compare))
                 }),
                 // Of several fields one counts.
-                2 | 3 => std::iter::from_fn(|| txn::next_field(&mut part).ok().flatten())
+                2 | 3 => std::iter::from_fn(|| txn_message::next_field(&mut part).ok().flatten())
                     .fold(1, |keys, (field, part)| keys.max(self.keys_of_op(field, part, depth))),
                 _ => 0,
             };

@@ -277,14 +277,11 @@ pub(super) fn is_compared(path: &str, said: &Answer) -> bool {
 }
 
 /// A difference that docs/COMPAT.md has: 33, callers that nothing is asked of; and etcd leaves one
-/// without an answer that may not see the leader. A proclamation without a key is refused by etcd
-/// before it asks who calls.
+/// without an answer that may not see the leader.
 fn is_known(path: &str, caller: Caller, [our, their]: [&Answer; 2]) -> bool {
     let is_refused_here = matches!((our, their), (Answer::Refused(..), Answer::Reply { .. }));
     let is_of_nobody = caller == Caller::Nobody && path.ends_with("Auth/UserGet");
-    let is_without_key = matches!((our, their), (Answer::Refused(..), Answer::Refused(_, text)) if text.ends_with("key is not provided"));
     is_refused_here && (is_of_nobody || path.ends_with("Election/Observe"))
-        || is_without_key && path.ends_with("Election/Proclaim")
 }
 
 /// Bytes that are the message of no method: a field without an end, one with a number that no field

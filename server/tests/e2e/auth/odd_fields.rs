@@ -31,7 +31,6 @@ fn odd_values(contract: &Contract, field: &FieldDescriptorProto, depth: usize) -
             let inner = depth.checked_sub(1).map_or_else(Vec::new, |depth| odd(contract, name, depth));
             let one = contract.one(name);
             let twice = [[of(&one), of(&one)].concat(), [of(&one), of(b"")].concat()];
-            let twice = twice.into_iter().filter(|_| !is_operation(field));
             inner.iter().map(|inner| of(inner)).chain([of(b"")]).chain(twice).collect()
         }
         Type::Bytes | Type::String => {
@@ -51,12 +50,6 @@ fn odd_values(contract: &Contract, field: &FieldDescriptorProto, depth: usize) -
     }
 }
 
-/// The request of an operation in a transaction. Where it comes twice, etcd merges both, as
-/// protobuf has it, and revd takes the last one.
-fn is_operation(field: &FieldDescriptorProto) -> bool {
-    field.name().starts_with("request_")
-}
-
 /// A message with each of its fields made odd in turn: beside those that belong there, and alone.
 fn odd(contract: &Contract, name: &str, depth: usize) -> Vec<Vec<u8>> {
     let mut usual = contract.one(name);
@@ -72,10 +65,7 @@ fn odd(contract: &Contract, name: &str, depth: usize) -> Vec<Vec<u8>> {
             continue;
         }
         for value in odd_values(contract, field, depth) {
-            // The usual operation is the first kind that there is.
-            if !(is_operation(field) && field.number() == 1) {
-                out.push([&usual[..], &value[..]].concat());
-            }
+            out.push([&usual[..], &value[..]].concat());
             if !is_grant || field.name() != "ID" {
                 out.push(value);
             }
