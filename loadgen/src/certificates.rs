@@ -6,6 +6,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
+/// The name of every authority.
+pub const AUTHORITY: &str = "loadgen";
+
 /// Files of an authority, and of a certificate for this machine that it has signed.
 #[derive(Debug, Clone)]
 pub struct ServerCertificate {
@@ -24,7 +27,7 @@ impl ServerCertificate {
     /// With the file that cannot be written.
     pub fn make(folder: &Path) -> anyhow::Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name.push(DnType::CommonName, "loadgen");
+        params.distinguished_name.push(DnType::CommonName, AUTHORITY);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let authority_key = KeyPair::generate()?;

@@ -61,6 +61,8 @@ pub struct ServerSpec {
     pub below: Option<PathBuf>,
     /// Its protection.
     pub security: Security,
+    /// With TLS: it asks callers for certificates, and those of loadgen show one.
+    pub asks_callers: bool,
 }
 
 /// The protection of a server, beside flags of its own.
@@ -83,6 +85,8 @@ pub struct Servers {
     members: Vec<(Command, Child)>,
     /// CPUs of all members.
     cpus: CpuSet,
+    /// Its authority counts for as long as it lives.
+    _trusted: Option<tls::Trusted>,
     /// Removed with it.
     data: tempfile::TempDir,
 }
@@ -221,9 +225,7 @@ impl Servers {
         let data = builder.tempdir_in(&folder);
         let data = data.with_context(|| format!("making a folder in {}", folder.display()))?;
         let certificate = if spec.security.tls { Some(ServerCertificate::make(data.path())?) } else { None };
-        if let Some(certificate) = &certificate {
-            tls::trust(&certificate.authority)?;
-        }
+        let trusted = certificate.as_ref().map(|own| tls::trust(own, spec.asks_callers)).transpose()?;
         let members = spec.members.max(1);
         let mut peers = Vec::new();
         let mut clients = Vec::new();
@@ -244,6 +246,7 @@ impl Servers {
             endpoints: clients.clone(),
             members: Vec::new(),
             cpus,
+            _trusted: trusted,
             data,
         };
         for (at, (peer, client)) in peers.iter().zip(&clients).enumerate() {
@@ -257,6 +260,9 @@ impl Servers {
             }
             command.args(["--log-level", "error", "--quota-backend-bytes", QUOTA]).args(&spec.flags);
             command.args(certificate.iter().flat_map(ServerCertificate::flags));
+            if let Some(own) = certificate.as_ref().filter(|_| spec.asks_callers) {
+                command.args(["--client-cert-auth", "--trusted-ca-file", &own.authority]);
+            }
             let child = servers.spawn(&mut command, at)?;
             servers.members.push((command, child));
         }
@@ -472,6 +478,7 @@ mod tests {
             endpoints: vec!["http://127.0.0.1:1".to_owned()],
             members: Vec::new(),
             cpus: cpu_set(&[first]),
+            _trusted: None,
             data: tempfile::tempdir().unwrap(),
         };
         let mut sleeps = Command::new("sleep");

@@ -8,7 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use programs::{good, loadgen, revd, texts};
 use revd_loadgen::attacks::{self, AttackTarget};
+use revd_loadgen::certificates::ServerCertificate;
 use revd_loadgen::result::RunResult;
 use revd_loadgen::servers::{Security, ServerSpec, Servers, find};
 use revd_loadgen::suite::Suite;
@@ -90,6 +91,76 @@ fn certificates_and_users_count_as_they_do_for_etcdctl() {
         let (out, err) = texts(&output);
         assert!(!output.status.success(), "{words:?} went well");
         assert!(out.contains(why) || err.contains(why), "{words:?}: {out}\n{err}");
+    }
+}
+
+/// A revd that serves clients of an authority alone; it ends with the test.
+struct Strict {
+    child: Child,
+    endpoint: String,
+}
+
+impl Strict {
+    fn start(folder: &Path, own: &ServerCertificate) -> Self {
+        // Both are taken before the first is given back: the system may give it again at once.
+        let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [clients, peers] = taken.map(|taken| taken.local_addr().unwrap());
+        let endpoint = format!("https://{clients}");
+        let peers = format!("http://{peers}");
+        let log = folder.join("log");
+        let mut command = Command::new(revd());
+        command.arg("--data-dir").arg(folder.join("data")).args(own.flags());
+        command.args(["--client-cert-auth", "--trusted-ca-file", &own.authority]);
+        command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
+        command.args(["--listen-peer-urls", &peers]);
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
+        let mut strict = Self { child: command.spawn().unwrap(), endpoint };
+        let said = || std::fs::read_to_string(&log).unwrap();
+        let until = clock::nanos() + 60_000_000_000;
+        while !said().contains("ready to serve client requests") {
+            let is_running = strict.child.try_wait().unwrap().is_none();
+            assert!(is_running && clock::nanos() < until, "{}", said());
+            clock::rest(Duration::from_millis(10));
+        }
+        strict
+    }
+}
+
+impl Drop for Strict {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A certificate is shown where it is asked for, and is that of `--cert`.
+#[test]
+fn a_server_that_asks_for_certificates_serves_those_who_show_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("run.json");
+    let make = |name: &str| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        ServerCertificate::make(&folder).unwrap()
+    };
+    let (own, stranger) = (make("own"), make("stranger"));
+    let server = Strict::start(folder.path(), &own);
+    let run = |words: &[&str]| {
+        let known = ["--endpoints", &server.endpoint, "--cacert", &own.authority, "--json", text(&json)];
+        loadgen(&[&["put"], &SHORT[..], &known, words].concat())
+    };
+    // A certificate that does not say what it is for is good for clients as well.
+    let output = run(&["--cert", &own.cert, "--key", &own.key]);
+    assert!(output.status.success(), "{:?}", texts(&output));
+    judge(&json);
+    for words in [&[][..], &["--cert", &stranger.cert, "--key", &stranger.key]] {
+        let output = run(words);
+        let (out, err) = texts(&output);
+        assert!(!output.status.success(), "{words:?} went well");
+        assert!(
+            [&out, &err].iter().any(|said| said.contains("received fatal alert")),
+            "{words:?}: {out}\n{err}"
+        );
     }
 }
 

@@ -12,9 +12,13 @@ use revd_http2::raw::frame;
 
 use crate::caller::Caller;
 use crate::clock;
+use crate::wire::client::{addresses, host};
 
 /// Until an attacker comes back.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long a connection may take, and each read and write on it.
+const CONNECT: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Replies and errors of the attacker, and how often each came.
 #[derive(Debug, Default)]
@@ -28,6 +32,9 @@ impl AttackerTold {
 
     /// The same, several times.
     pub fn told_times(&self, what: &str, times: u64) {
+        if times == 0 {
+            return;
+        }
         let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Messages with numbers in them would fill the table with one line each.
         let short: String = what.chars().take(100).collect();
@@ -54,7 +61,7 @@ impl AttackerTold {
 /// The server under attack.
 #[derive(Debug)]
 pub struct AttackTarget {
-    /// With `http://`.
+    /// With `http://`, or `https://` for attacks that have TLS.
     pub endpoint: String,
     pub tally: AttackerTold,
     /// Set when the attack must end.
@@ -87,7 +94,7 @@ impl AttackTarget {
     }
 
     pub(super) fn address(&self) -> &str {
-        self.endpoint.trim_start_matches("http://")
+        host(&self.endpoint).unwrap_or(&self.endpoint)
     }
 
     /// A connection.
@@ -95,11 +102,19 @@ impl AttackTarget {
         Caller::connect(&self.endpoint)
     }
 
+    /// A connection on which nothing was said yet.
+    pub(super) fn silent(&self) -> anyhow::Result<TcpStream> {
+        let stream = TcpStream::connect_timeout(&addresses(&self.endpoint)?[0], CONNECT)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
     /// A connection after the preface, for bytes that are no calls.
     pub(super) fn raw(&self) -> anyhow::Result<TcpStream> {
         let mut stream = TcpStream::connect(self.address())?;
-        stream.set_write_timeout(Some(Duration::from_millis(500)))?;
-        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat())?;
         Ok(stream)
     }
@@ -131,6 +146,10 @@ pub struct Attack {
     pub descriptors: Option<u32>,
     /// The server has users, of whom honest callers are one.
     pub has_users: bool,
+    /// The server has a certificate, and honest callers call over TLS.
+    pub has_tls: bool,
+    /// It asks callers for certificates, and honest ones show theirs.
+    pub asks_callers: bool,
 }
 
 impl Attack {
@@ -148,6 +167,8 @@ impl Attack {
             wrong: "",
             descriptors: None,
             has_users: false,
+            has_tls: false,
+            asks_callers: false,
         }
     }
 
@@ -164,6 +185,16 @@ impl Attack {
     pub(super) const fn with_users(mut self) -> Self {
         self.has_users = true;
         self
+    }
+
+    pub(super) const fn over_tls(mut self) -> Self {
+        self.has_tls = true;
+        self
+    }
+
+    pub(super) const fn asked_for_certificates(mut self) -> Self {
+        self.asks_callers = true;
+        self.over_tls()
     }
 
     pub(super) const fn never(mut self, wrong: &'static str) -> Self {

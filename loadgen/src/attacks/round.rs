@@ -100,17 +100,26 @@ pub struct AttackRound {
     pub memory_after: u64,
 }
 
-/// Measures an attack on a fresh server: peace first, then the attack.
-///
-/// # Errors
-/// When the server does not start, or honest callers cannot begin.
-pub fn round(attack: Attack, spec: &ServerSpec, is_full: bool) -> anyhow::Result<AttackRound> {
+/// A server that can be attacked so.
+#[must_use]
+pub fn prepared(attack: Attack, spec: &ServerSpec) -> ServerSpec {
     let mut spec = spec.clone();
     if spec.program.is_revd {
         // etcd has no such flag.
         spec.flags.extend(["--memory-bytes".to_owned(), MACHINE_BYTES.to_string()]);
     }
     spec.security.auth |= attack.has_users;
+    spec.security.tls |= attack.has_tls;
+    spec.asks_callers |= attack.asks_callers;
+    spec
+}
+
+/// Measures an attack on a fresh server: peace first, then the attack.
+///
+/// # Errors
+/// When the server does not start, or honest callers cannot begin.
+pub fn round(attack: Attack, spec: &ServerSpec, is_full: bool) -> anyhow::Result<AttackRound> {
+    let mut spec = prepared(attack, spec);
     let held = attack.descriptors.map(|most| limited(&spec.program.path, most)).transpose()?;
     if let Some((_, script)) = &held {
         spec.program.path.clone_from(script);

@@ -161,7 +161,8 @@ pub(super) fn run(args: &AttacksArgs) -> anyhow::Result<ExitCode> {
     let specs = if args.only_a { vec![args.pair.first()?] } else { args.pair.both(1)?.into() };
     args.pair.pin()?;
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
-    for attack in attacks::all().into_iter().filter(|attack| attack.name.contains(&args.only)) {
+    let all = attacks::all().into_iter().chain(attacks::over_tls());
+    for attack in all.filter(|attack| attack.name.contains(&args.only)) {
         for spec in &specs {
             let name = &spec.program.name;
             let rounds = measure(attack, spec, args);

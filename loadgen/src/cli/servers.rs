@@ -175,6 +175,7 @@ impl ServerPlace<'_> {
             cpus: self.cpus.map(servers::cpus).transpose()?.unwrap_or_default(),
             below: self.below.cloned(),
             security: Security::default(),
+            asks_callers: false,
         };
         let folder = spec.data_folder();
         if disk::is_memory(&folder).unwrap_or(false) {

@@ -1,20 +1,27 @@
 //! TLS of connections: what every connection of this process shows and trusts, and a session over
 //! a socket that does not wait.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls::{
+    ClientConfig, ClientConnection, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    SignatureScheme, SupportedProtocolVersion,
+};
+
+use crate::certificates::ServerCertificate;
 
 /// More plaintext than this is read before more records are.
 const UNREAD_BYTES_MAX: usize = 12 * 1024;
@@ -36,12 +43,24 @@ pub struct TlsArgs {
     insecure_skip_tls_verify: bool,
 }
 
+/// A chain of certificates, and the private key of its first one.
+#[derive(Debug)]
+pub(crate) struct Identity(pub Vec<CertificateDer<'static>>, pub PrivateKeyDer<'static>);
+
+/// Certificates of a server that loadgen has started, read: its files end with it.
+#[derive(Debug)]
+struct OwnServer {
+    authorities: Vec<CertificateDer<'static>>,
+    /// Connections show the server's own certificate to servers that ask for one.
+    shown: Option<Identity>,
+}
+
 /// The settings of connections, and what follows from them.
 #[derive(Debug)]
 struct Settings {
     args: TlsArgs,
-    /// Authorities of servers that loadgen starts itself.
-    more: Vec<String>,
+    /// By the number of their [`Trusted`].
+    own: BTreeMap<u64, OwnServer>,
     made: Arc<ClientConfig>,
 }
 
@@ -55,12 +74,33 @@ pub fn set(args: &TlsArgs) -> anyhow::Result<()> {
     change(|settings| settings.args = args.clone()).map(drop)
 }
 
-/// Believes one authority more, on connections that follow.
+/// Connections believe the authority of a server for as long as this is there.
+#[derive(Debug)]
+pub struct Trusted(u64);
+
+/// Believes the authority of a server, on connections that follow; `is_shown`: they show its
+/// certificate too, which the same authority has signed.
 ///
 /// # Errors
 /// With the file in it.
-pub fn trust(file: &str) -> anyhow::Result<()> {
-    change(|settings| settings.more.push(file.to_owned())).map(drop)
+pub fn trust(certificate: &ServerCertificate, is_shown: bool) -> anyhow::Result<Trusted> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let authorities = certificates(&certificate.authority)?;
+    let shown = if is_shown { Some(identity(&certificate.cert, &certificate.key)?) } else { None };
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    change(|settings| {
+        settings.own.insert(number, OwnServer { authorities, shown });
+    })?;
+    Ok(Trusted(number))
+}
+
+impl Drop for Trusted {
+    fn drop(&mut self) {
+        // The other settings were good before, too.
+        let _ = change(|settings| {
+            settings.own.remove(&self.0);
+        });
+    }
 }
 
 fn change(change: impl FnOnce(&mut Settings)) -> anyhow::Result<Arc<ClientConfig>> {
@@ -68,12 +108,12 @@ fn change(change: impl FnOnce(&mut Settings)) -> anyhow::Result<Arc<ClientConfig
     let mut settings = match known.take() {
         Some(settings) => settings,
         None => {
-            let made = Arc::new(made(&TlsArgs::default(), &[])?);
-            Settings { args: TlsArgs::default(), more: Vec::new(), made }
+            let made = Arc::new(made(&TlsArgs::default(), &BTreeMap::new())?);
+            Settings { args: TlsArgs::default(), own: BTreeMap::new(), made }
         }
     };
     change(&mut settings);
-    settings.made = Arc::new(made(&settings.args, &settings.more)?);
+    settings.made = Arc::new(made(&settings.args, &settings.own)?);
     Ok(Arc::clone(&known.insert(settings).made))
 }
 
@@ -83,13 +123,16 @@ fn config() -> anyhow::Result<Arc<ClientConfig>> {
     known.map_or_else(|| change(|_| {}), Ok)
 }
 
-fn made(args: &TlsArgs, more: &[String]) -> anyhow::Result<ClientConfig> {
+fn made(args: &TlsArgs, own: &BTreeMap<u64, OwnServer>) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
-    for file in args.cacert.iter().chain(more) {
+    if let Some(file) = &args.cacert {
         for certificate in certificates(file)? {
             roots.add(certificate).with_context(|| file.clone())?;
         }
+    }
+    for authority in own.values().flat_map(|server| &server.authorities) {
+        roots.add(authority.clone())?;
     }
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_safe_default_protocol_versions()?;
@@ -98,18 +141,47 @@ fn made(args: &TlsArgs, more: &[String]) -> anyhow::Result<ClientConfig> {
     } else {
         builder.with_root_certificates(roots)
     };
-    let mut config = match (&args.cert, &args.key) {
-        (Some(cert), Some(file)) => {
-            let key = PrivateKeyDer::from_pem_file(file);
-            let key = key.map_err(|_| anyhow::anyhow!("{file}: no private key in PEM"))?;
-            builder.with_client_auth_cert(certificates(cert)?, key)?
-        }
-        _ => builder.with_no_client_auth(),
+    let newest = own.values().rev().find_map(|server| server.shown.as_ref());
+    let shown = match (newest, &args.cert, &args.key) {
+        (Some(Identity(chain, key)), ..) => Some(Identity(chain.clone(), key.clone_key())),
+        (None, Some(cert), Some(key)) => Some(identity(cert, key)?),
+        _ => None,
+    };
+    finished(builder, shown)
+}
+
+/// Settings of an attacker, who believes every server and shows this chain; the keys of its
+/// sessions can be taken out.
+pub(crate) fn careless(
+    versions: &[&'static SupportedProtocolVersion],
+    shown: Option<Identity>,
+) -> anyhow::Result<Arc<ClientConfig>> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_protocol_versions(versions)?.dangerous();
+    let mut config = finished(builder.with_custom_certificate_verifier(Arc::new(Anyone(provider))), shown)?;
+    config.enable_secret_extraction = true;
+    Ok(Arc::new(config))
+}
+
+fn finished(
+    builder: ConfigBuilder<ClientConfig, WantsClientCert>,
+    shown: Option<Identity>,
+) -> anyhow::Result<ClientConfig> {
+    let mut config = match shown {
+        Some(Identity(chain, key)) => builder.with_client_auth_cert(chain, key)?,
+        None => builder.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     // As Go's clients: each connection has a handshake of its own.
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+fn identity(cert: &str, key: &str) -> anyhow::Result<Identity> {
+    let read = PrivateKeyDer::from_pem_file(key);
+    let read = read.map_err(|_| anyhow::anyhow!("{key}: no private key in PEM"))?;
+    Ok(Identity(certificates(cert)?, read))
 }
 
 fn certificates(file: &str) -> anyhow::Result<Vec<CertificateDer<'static>>> {
@@ -219,9 +291,13 @@ impl Socket {
 }
 
 fn session(host: &str) -> anyhow::Result<ClientConnection> {
+    Ok(ClientConnection::new(config()?, server_name(host)?)?)
+}
+
+/// The name of the server at `host:port`.
+pub(crate) fn server_name(host: &str) -> anyhow::Result<ServerName<'static>> {
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    let host = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
-    Ok(ClientConnection::new(config()?, host)?)
+    Ok(ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?)
 }
 
 fn send(socket: &mut TcpStream, session: &mut ClientConnection) -> io::Result<()> {

@@ -1,0 +1,77 @@
+//! Certificates of callers that are long chains, at a server that asks for certificates.
+
+use std::io::Read as _;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
+use rustls::ClientConfig;
+use rustls::pki_types::PrivateKeyDer;
+
+use super::attack::{Attack, AttackTarget};
+use super::session::{begin, finish, newcomer};
+use crate::certificates::AUTHORITY;
+use crate::wire::tls::{Identity, careless};
+
+/// Handshakes under way.
+const AT_ONCE: usize = 20;
+/// Chains by their certificates and by bytes that each has beside what it needs: 100 KB, which is
+/// more than a message may have at most servers; 50 KB in as many certificates; and in few.
+const CHAINS: [(usize, usize); 3] = [(320, 0), (150, 0), (4, 12_000)];
+/// A number of nothing, for the bytes beside.
+const PADDING: [u64; 9] = [1, 3, 6, 1, 4, 1, 99_999, 1, 1];
+
+pub(super) const ATTACKS: &[Attack] = &[Attack::new("TLS: certificates that are long chains", 0, chains)
+    .asked_for_certificates()
+    .told("newcomer: in time")
+    .never("let in")];
+
+/// A chain in which each certificate has the name of the server's authority, so that every one may
+/// have signed every other, and the authority any of them.
+fn chain(count: usize, beside: usize) -> anyhow::Result<Identity> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    if beside > 0 {
+        params.custom_extensions.push(CustomExtension::from_oid_content(&PADDING, vec![4; beside]));
+    }
+    let keys = (0..=count).map(|_| KeyPair::generate()).collect::<Result<Vec<_>, _>>()?;
+    let own = KeyPair::generate()?;
+    let leaf = CertificateParams::new(["attacker".to_owned()])?;
+    let mut chain = vec![leaf.signed_by(&own, &Issuer::from_params(&params, &keys[0]))?.into()];
+    for pair in keys.windows(2) {
+        chain.push(params.signed_by(&pair[0], &Issuer::from_params(&params, &pair[1]))?.into());
+    }
+    let key =
+        PrivateKeyDer::try_from(own.serialize_der()).map_err(|what| anyhow::anyhow!("a key: {what}"))?;
+    Ok(Identity(chain, key))
+}
+
+fn chains(target: &AttackTarget) -> anyhow::Result<()> {
+    let shown = |(count, beside)| careless(rustls::ALL_VERSIONS, Some(chain(count, beside)?));
+    let configs = CHAINS.into_iter().map(shown).collect::<anyhow::Result<Vec<Arc<ClientConfig>>>>()?;
+    for config in configs.iter().cycle().take_while(|_| !target.is_over()) {
+        let begun = (0..AT_ONCE).map(|_| begin(target, config)).collect::<anyhow::Result<Vec<_>>>()?;
+        for mut session in begun {
+            // With TLS 1.3 a caller has done its part before the server has looked at its chain.
+            let said = finish(&mut session).and_then(|()| session.read(&mut [0; 1]));
+            target.tally.told(&said.map_or_else(|error| error.to_string(), |_| "let in".to_owned()));
+        }
+        newcomer(target);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_are_as_long_as_they_should_be() {
+        let bytes = CHAINS.map(|(count, beside)| {
+            let Identity(chain, _) = chain(count, beside).unwrap();
+            chain.iter().map(|certificate| certificate.len()).sum::<usize>() / 1_000
+        });
+        // A message of a handshake has at most 64 KiB at a server of rustls.
+        assert!(bytes[0] >= 100 && (45..65).contains(&bytes[1]) && (45..65).contains(&bytes[2]), "{bytes:?}");
+    }
+}
