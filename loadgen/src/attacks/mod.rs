@@ -4,8 +4,8 @@
 //! and again while honest callers are measured ([`honest`]); the replies to the attacker go into
 //! [`AttackerTold`]. They do not depend on the server: the same ones go to etcd. [`round`] measures
 //! honest callers; the mixed soak of the server's tests draws from [`all`] too. Those of
-//! [`over_tls`] begin below HTTP/2, in the handshakes ([`handshakes`], [`chains`]) and records
-//! ([`records`]) of TLS.
+//! [`over_tls`] begin below HTTP/2, in the handshakes (`handshakes.rs`, `chains.rs`) and records
+//! (`records.rs`) of TLS.
 
 mod attack;
 mod chains;
