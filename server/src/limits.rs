@@ -295,7 +295,7 @@ pub const TURN_WARNING_MILLISECONDS: u64 = 10_000;
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two lines about TLS handshakes of clients that failed.
 pub const REJECTED_INTERVAL: Duration = Duration::from_secs(1);
-/// Lines about callers that were refused which an edge writes in a second.
+/// Lines about callers that were refused, of each kind, which an edge writes in a second.
 pub const AUDIT_LINES_PER_SECOND: u32 = 20;
 /// Time between two lines about refused connections.
 pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);

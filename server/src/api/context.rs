@@ -94,8 +94,8 @@ pub struct ServiceContext {
     pub(super) auth: AuthParts,
     /// The rights of users as of the newest View that somebody was judged by.
     pub(super) access: RefCell<Access>,
-    /// Lines about callers that were refused.
-    pub(super) audit_pace: SomeASecond,
+    /// Lines about callers that were refused, by the kind of their refusal.
+    pub(super) audit_paces: [SomeASecond; 4],
     /// Calls that only end when the client or the member does; another gate after each time that
     /// they had to.
     endless: RefCell<Gate>,
@@ -160,7 +160,7 @@ impl ServiceContext {
             budgets: Budgets::new(memory),
             auth,
             access: RefCell::default(),
-            audit_pace: SomeASecond::default(),
+            audit_paces: Default::default(),
             endless: RefCell::default(),
             led: RefCell::default(),
             is_leaderless: Cell::new(true),

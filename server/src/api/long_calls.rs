@@ -29,12 +29,19 @@ fn is_long_txn(message: &Bytes) -> bool {
     const REQUEST_TXN: u32 = 4;
     any_field(message, |field, part| match field {
         1 => has_field(part, COMPARED_END),
-        2 | 3 => any_field(part, |field, request| match field {
-            REQUEST_RANGE => has_field(request, RANGE_END),
-            REQUEST_DELETE => has_field(request, RANGE_END) && has_field(request, PREV_KV),
-            REQUEST_TXN => true, // whatever is in it
-            _ => false,
-        }),
+        2 | 3 => {
+            let is_delete_with = |wanted| {
+                any_field(part, |field, request| field == REQUEST_DELETE && has_field(request, wanted))
+            };
+            // Requests of one kind are merged.
+            let is_delete = is_delete_with(RANGE_END) && is_delete_with(PREV_KV);
+            is_delete
+                || any_field(part, |field, request| match field {
+                    REQUEST_RANGE => has_field(request, RANGE_END),
+                    REQUEST_TXN => true, // whatever is in it
+                    _ => false,
+                })
+        }
         _ => false,
     })
 }

@@ -82,9 +82,7 @@ impl Scale<'_> {
                     self.keys_of(&compare.key, &compare.range_end)
                         .saturating_mul(keys_per_comparison(&compare))
                 }),
-                // Of several fields one counts.
-                2 | 3 => std::iter::from_fn(|| txn_message::next_field(&mut part).ok().flatten())
-                    .fold(1, |keys, (field, part)| keys.max(self.keys_of_op(field, part, depth))),
+                2 | 3 => self.keys_of_op(&mut part, depth),
                 _ => 0,
             };
             keys = u64::saturating_add(keys, visited);
@@ -95,14 +93,26 @@ impl Scale<'_> {
         keys
     }
 
-    fn keys_of_op(&self, field: u32, part: Bytes, depth: usize) -> u64 {
-        match field {
-            2 if self.looks_at_leases() => self.keys_of_put(part),
-            3 => DeleteRangeRequest::decode(part)
-                .map_or(0, |delete| self.keys_of(&delete.key, &delete.range_end)),
-            4 if depth < limits::TXN_DEPTH_MAX => 1 + self.keys_of_txn(part, depth + 1),
-            _ => 1, // a range too: it is read by the edge
+    /// Requests of one kind are merged when the operation is decoded, and of several kinds the last
+    /// one counts: all that were merged visit at least as many keys as the last one alone.
+    fn keys_of_op(&self, op: &mut Bytes, depth: usize) -> u64 {
+        let (mut delete, mut most, mut nested) = (DeleteRangeRequest::default(), 1, 0);
+        while let Some((field, part)) = txn_message::next_field(op).ok().flatten() {
+            match field {
+                2 if self.looks_at_leases() => most = most.max(self.keys_of_put(part)),
+                3 if delete.merge(part.clone()).is_ok() => {
+                    most = most.max(self.keys_of(&delete.key, &delete.range_end));
+                }
+                4 if depth < limits::TXN_DEPTH_MAX => {
+                    nested = u64::saturating_add(nested, 1 + self.keys_of_txn(part, depth + 1));
+                }
+                _ => {} // a range too: it is read by the edge
+            }
+            if most.max(nested) > limits::KEYS_PER_COMMAND {
+                break; // it is long, however much is to come
+            }
         }
+        most.max(nested)
     }
 }
 
@@ -169,6 +179,20 @@ mod tests {
         let twice = [vec![0x12, u8::try_from(2 * put.len() + other.len()).unwrap()], put.clone(), other, put]
             .concat();
         let twice = Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload: twice.into() };
+        // A range whose key and end come in two requests, and a nested transaction in many.
+        let op_of = |requests: &[Request]| {
+            let ops = requests.iter().map(|request| RequestOp { request: Some(request.clone()) });
+            let op = ops.flat_map(|op| op.encode_to_vec()).collect::<Vec<_>>();
+            let mut txn = vec![0x12];
+            prost::encoding::encode_varint(op.len() as u64, &mut txn);
+            Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload: [txn, op].concat().into() }
+        };
+        let split = [delete("x", "b"), delete("a", "b")].map(Request::RequestDeleteRange);
+        let [mut end, mut key] = [delete("x", "x1"), delete("a", "")];
+        (end.range_end, key.range_end) = ("b".into(), Bytes::new());
+        let split_key = [end, key].map(Request::RequestDeleteRange);
+        let few = txn(Request::RequestDeleteRange(delete("a1", "a2")));
+        let many_nested = vec![Request::RequestTxn(few); 20];
         let value = TargetUnion::Value(vec![1; 300 * limits::COMPARED_BYTES_PER_KEY].into());
         let long_value = Compare {
             key: "a1".into(),
@@ -187,6 +211,9 @@ mod tests {
             (false, command(Kind::Txn, &txn(Request::RequestRange(range)))),
             (true, command(Kind::Txn, &empty)),
             (true, twice),
+            (true, op_of(&split)),
+            (true, op_of(&split_key)),
+            (true, op_of(&many_nested)),
             (true, command(Kind::Txn, &TxnRequest { compare: vec![long_value], ..TxnRequest::default() })),
             (true, command(Kind::Txn, &TxnRequest { compare: vec![compare], ..TxnRequest::default() })),
             (true, command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 7 })),

@@ -25,6 +25,12 @@ use crate::api::named_method::NamedMethod;
 use crate::observe::log;
 use crate::{clock, limits};
 
+/// Kinds of refusals, each with lines of its own: many of one hide none of another.
+const LOGINS: usize = 0;
+const TOKENS: usize = 1;
+const PERMISSIONS: usize = 2;
+const WATCHERS: usize = 3;
+
 /// The names in a change of users or roles.
 pub(crate) trait Subject {
     /// As fields of a line.
@@ -72,10 +78,13 @@ impl ServiceContext {
     #[cold]
     pub(crate) fn tell_refusal(&self, method: &NamedMethod, metadata: &Metadata, status: &Status) {
         if method.name != "Authenticate" && is_for_rights(status) {
-            let caller = self.identify_now(&metadata.caller).unwrap_or(Caller::BadToken);
-            let certificate = metadata.caller.as_ref().and_then(|identity| identity.common_name.as_deref());
-            let method = format!("/{}/{}", method.service, method.name);
-            self.tell("a request was refused", metadata.source, || {
+            let is_of_user = status.code() == Code::PermissionDenied;
+            let pace = if is_of_user { PERMISSIONS } else { TOKENS };
+            self.tell("a request was refused", pace, metadata.source, || {
+                let caller = self.identify_now(&metadata.caller).unwrap_or(Caller::BadToken);
+                let certificate =
+                    metadata.caller.as_ref().and_then(|identity| identity.common_name.as_deref());
+                let method = format!("/{}/{}", method.service, method.name);
                 json!({
                     "grpc-method": method, "user-name": name(&caller), "common-name": certificate,
                     "error": status.message(),
@@ -89,6 +98,7 @@ impl ServiceContext {
     pub(crate) fn tell_refused_watcher(&self, source: Source, caller: &Caller, error: &Error) {
         self.tell(
             "a watcher was refused",
+            WATCHERS,
             source,
             || json!({ "user-name": name(caller), "error": error.to_string() }),
         );
@@ -100,7 +110,7 @@ impl ServiceContext {
         use AuthError::{AuthFailed, NoPasswordUser};
         if matches!(error, Error::Auth(AuthFailed | NoPasswordUser) | Error::TooManyRequests) {
             let is_user = |view: &View| schema::user(view.tables(), user).is_some();
-            self.tell("a login was refused", source, || {
+            self.tell("a login was refused", LOGINS, source, || {
                 let user = self.views.look(is_user).then_some(user);
                 json!({ "user-name": user, "error": error.to_string() })
             });
@@ -116,9 +126,9 @@ impl ServiceContext {
         );
     }
 
-    fn tell(&self, line: &str, source: Source, fields: impl FnOnce() -> Value) {
-        let Some(unwritten) =
-            self.audit_pace.may_tell(clock::coarse_milliseconds() / 1_000, limits::AUDIT_LINES_PER_SECOND)
+    fn tell(&self, line: &str, pace: usize, source: Source, fields: impl FnOnce() -> Value) {
+        let Some(unwritten) = self.audit_paces[pace]
+            .may_tell(clock::coarse_milliseconds() / 1_000, limits::AUDIT_LINES_PER_SECOND)
         else {
             return;
         };
