@@ -34,7 +34,7 @@ use crate::limits::{self, MemoryLimits};
 use crate::observe::bounds::Bound;
 use crate::observe::calls::CountedCall;
 use crate::observe::counters::Counters;
-use crate::observe::seldom::SomeASecond;
+use crate::observe::seldom::Seldom;
 use crate::observe::turns::Turns;
 use crate::queues::gate::Gate;
 
@@ -95,7 +95,7 @@ pub struct ServiceContext {
     /// The rights of users as of the newest View that somebody was judged by.
     pub(super) access: RefCell<Access>,
     /// Lines about callers that were refused, by the kind of their refusal.
-    pub(super) audit_paces: [SomeASecond; 4],
+    pub(super) audit_paces: [Seldom; 4],
     /// Calls that only end when the client or the member does; another gate after each time that
     /// they had to.
     endless: RefCell<Gate>,

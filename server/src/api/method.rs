@@ -384,10 +384,7 @@ impl Api {
         let context = Rc::clone(&self.context);
         let call = context.count_call(method as usize);
         let result = self.answer(method, &metadata, message, replies).await;
-        if let Err(status) = &result {
-            context.tell_refusal(METHODS[method as usize], &metadata, status);
-        }
-        call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
+        context.end_call(call, METHODS[method as usize], &metadata, result.as_ref().err());
         result
     }
 
@@ -407,10 +404,7 @@ impl Api {
             let number = Unary::NAMES.len() + method as usize;
             let call = context.count_call(number);
             let result = streaming.await;
-            if let Err(status) = &result {
-                context.tell_refusal(METHODS[number], &metadata, status);
-            }
-            call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
+            context.end_call(call, METHODS[number], &metadata, result.as_ref().err());
             result
         })
     }

@@ -6,6 +6,8 @@
 //! Refusals can be caused by anybody who reaches a port: an edge writes so many lines a second, and
 //! a later line says how many it has not written.
 
+use std::time::Duration;
+
 use revd_engine::mvcc::View;
 use revd_member::apply::command::Kind;
 use revd_member::auth::Caller;
@@ -22,6 +24,7 @@ use serde_json::{Value, json};
 use crate::api::call::{Metadata, Source};
 use crate::api::context::ServiceContext;
 use crate::api::named_method::NamedMethod;
+use crate::observe::calls::CountedCall;
 use crate::observe::log;
 use crate::{clock, limits};
 
@@ -73,10 +76,24 @@ impl Subject for () {
 }
 
 impl ServiceContext {
+    /// Counts the end of a call, and tells of it if it was refused.
+    pub(crate) fn end_call(
+        &self,
+        call: CountedCall<'_>,
+        method: &NamedMethod,
+        metadata: &Metadata,
+        refused: Option<&Status>,
+    ) {
+        if let Some(status) = refused {
+            self.tell_refusal(method, metadata, status);
+        }
+        call.end(refused.map_or(0, |status| status.code() as u8));
+    }
+
     /// A call was refused; nothing is said if that was not for want of rights. Logins have lines
     /// of their own.
     #[cold]
-    pub(crate) fn tell_refusal(&self, method: &NamedMethod, metadata: &Metadata, status: &Status) {
+    fn tell_refusal(&self, method: &NamedMethod, metadata: &Metadata, status: &Status) {
         if method.name != "Authenticate" && is_for_rights(status) {
             let is_of_user = status.code() == Code::PermissionDenied;
             let pace = if is_of_user { PERMISSIONS } else { TOKENS };
@@ -127,11 +144,9 @@ impl ServiceContext {
     }
 
     fn tell(&self, line: &str, pace: usize, source: Source, fields: impl FnOnce() -> Value) {
-        let Some(unwritten) = self.audit_paces[pace]
-            .may_tell(clock::coarse_milliseconds() / 1_000, limits::AUDIT_LINES_PER_SECOND)
-        else {
-            return;
-        };
+        let (now, second) = (clock::coarse_milliseconds(), Duration::from_secs(1));
+        let lines_max = limits::AUDIT_LINES_PER_SECOND;
+        let Some(unwritten) = self.audit_paces[pace].may_tell_some(now, second, lines_max) else { return };
         let mut fields = fields();
         fields["remote-addr"] = source.address.to_string().into();
         fields["others-since-the-last-line"] = unwritten.into();
