@@ -126,3 +126,23 @@ impl Authority {
         path
     }
 }
+
+/// Certificates of an authority, of which its list has revoked one.
+pub(crate) struct WithRevoked {
+    pub(crate) authority: Authority,
+    /// The server's.
+    pub(crate) own: Issued,
+    pub(crate) good: Issued,
+    pub(crate) revoked: Issued,
+    pub(crate) list: String,
+}
+
+impl WithRevoked {
+    pub(crate) fn new(folder: &Path) -> Self {
+        let authority = Authority::new(folder, "authority");
+        let issue = |file, serial| authority.issue(Wanted { file, serial, ..Wanted::default() });
+        let (own, good, revoked) = (issue("own", 2), issue("good", 3), issue("revoked", 600));
+        let list = authority.revoke("list.der", &[600]);
+        Self { authority, own, good, revoked, list }
+    }
+}

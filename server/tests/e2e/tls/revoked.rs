@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::{Product, Server, TempDir, free_address, peers, wait_until};
-use crate::tls::certificates::{Authority, Issued, Wanted};
+use crate::tls::certificates::{Authority, Issued, WithRevoked};
 use crate::tls::members::flags;
 
 const SOON: Duration = Duration::from_secs(60);
@@ -28,10 +28,7 @@ fn bug_085_a_revoked_certificate_is_refused_at_each_kind_of_url_as_by_an_etcd() 
         return;
     }
     let dir = TempDir::new();
-    let authority = Authority::new(&dir.path().join("c"), "authority");
-    let issue = |file, serial| authority.issue(Wanted { file, serial, ..Wanted::default() });
-    let (own, good, revoked) = (issue("own", 2), issue("good", 3), issue("revoked", 600));
-    let list = authority.revoke("list.der", &[600]);
+    let WithRevoked { authority, own, good, revoked, list } = WithRevoked::new(&dir.path().join("c"));
     let said = [Product::Revd, Product::Etcd].map(|product| {
         let data = dir.path().join(format!("{product:?}"));
         let file = dir.path().join(format!("{product:?}.sock")).to_str().unwrap().to_owned();

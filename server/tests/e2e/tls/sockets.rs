@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{Product, Server, TempDir, free_address, peers, wait_until};
-use crate::tls::certificates::{Authority, Wanted};
+use crate::tls::certificates::{Authority, Wanted, WithRevoked};
 use crate::tls::etcdctl;
 
 /// A server of each product that listens at these URLs beside its own.
@@ -96,10 +96,7 @@ fn bug_085_plain_requests_have_urls_of_their_own_as_with_an_etcd() {
         return;
     }
     let dir = TempDir::new();
-    let authority = Authority::new(&dir.path().join("c"), "authority");
-    let issue = |file, serial| authority.issue(Wanted { file, serial, ..Wanted::default() });
-    let (own, good, revoked) = (issue("own", 2), issue("good", 3), issue("revoked", 600));
-    let list = authority.revoke("list.der", &[600]);
+    let WithRevoked { authority, own, good, revoked, list } = WithRevoked::new(&dir.path().join("c"));
     let tls = ["--cert-file", &own.cert, "--key-file", &own.key, "--trusted-ca-file", &authority.file];
     for is_secure in [false, true] {
         let said = [Product::Revd, Product::Etcd].map(|product| {
