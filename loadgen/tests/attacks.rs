@@ -1,4 +1,4 @@
-//! Attacks over TLS, against a real revd with certificates. Those at users are in `secure.rs`.
+//! Attacks over TLS and at users, against a real revd that has certificates or users.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -18,6 +18,36 @@ fn server(attack: Attack) -> Servers {
     Servers::start(&prepared(attack, &ServerSpec { program, members: 1, ..ServerSpec::default() })).unwrap()
 }
 
+/// An attack for two seconds: the attacker's replies, and how often each came. Others are answered
+/// afterwards.
+fn told(attack: Attack, server: &Servers) -> Vec<(String, u64)> {
+    let target = AttackTarget::new(server.endpoint());
+    std::thread::scope(|scope| {
+        let striking = scope.spawn(|| (attack.strike)(&target));
+        clock::rest(Duration::from_secs(2));
+        target.is_over.store(true, Ordering::Relaxed);
+        striking.join().unwrap().unwrap();
+    });
+    assert!(probe::status(server.endpoint()).is_ok(), "{}", attack.name);
+    target.tally.all()
+}
+
+fn has(told: &[(String, u64)], word: &str) -> bool {
+    told.iter().any(|(what, _)| what.contains(word))
+}
+
+/// Each of these attacks reaches what it is meant for: the server checks, and says no.
+#[test]
+fn attacks_at_users_are_told_what_they_must_be() {
+    let attacks = attacks::all().into_iter().filter(|attack| attack.has_users).collect::<Vec<_>>();
+    assert_eq!(attacks.len(), 5);
+    let server = server(attacks[0]);
+    for attack in attacks {
+        let told = told(attack, &server);
+        assert!(has(&told, attack.right), "{}: {told:?}", attack.name);
+    }
+}
+
 /// Each of these attacks reaches what it is meant for, and the server answers others afterwards.
 #[test]
 fn attacks_over_tls_are_told_what_they_must_be() {
@@ -26,21 +56,22 @@ fn attacks_over_tls_are_told_what_they_must_be() {
     for attack in attacks {
         let server = server(attack);
         assert!(server.endpoint().starts_with("https://"));
-        let target = AttackTarget::new(server.endpoint());
-        std::thread::scope(|scope| {
-            let striking = scope.spawn(|| (attack.strike)(&target));
-            clock::rest(Duration::from_secs(2));
-            target.is_over.store(true, Ordering::Relaxed);
-            striking.join().unwrap().unwrap();
-        });
-        let told = target.tally.all();
+        let told = told(attack, &server);
         println!("{}: {told:?}", attack.name);
-        let has = |word: &str| told.iter().any(|(what, _)| what.contains(word));
         // On a busy machine a newcomer may be late.
         let right = attack.right.trim_end_matches("in time");
-        assert!(has(right) && !has("not served") && !has("let in"), "{}: {told:?}", attack.name);
-        assert!(probe::status(server.endpoint()).is_ok(), "{}", attack.name);
+        let is_well = has(&told, right) && !has(&told, "not served") && !has(&told, "let in");
+        assert!(is_well, "{}: {told:?}", attack.name);
     }
+}
+
+/// A server that asks for no certificate lets the attacker in, and that is told.
+#[test]
+fn a_chain_that_is_let_in_is_told() {
+    let chains = attacks::over_tls().into_iter().find(|attack| attack.asks_callers).unwrap();
+    let server = server(Attack { asks_callers: false, ..chains });
+    let told = told(chains, &server);
+    assert!(has(&told, "let in"), "{told:?}");
 }
 
 /// Honest callers, too, show certificates to a server that asks for them.

@@ -8,14 +8,13 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use programs::{good, loadgen, revd, texts};
-use revd_loadgen::attacks::{self, AttackTarget};
 use revd_loadgen::certificates::ServerCertificate;
 use revd_loadgen::result::RunResult;
 use revd_loadgen::servers::{Security, ServerSpec, Servers, find};
@@ -30,9 +29,13 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn server(security: Security) -> Servers {
+fn spec(security: Security) -> ServerSpec {
     let program = find(&format!("revd={}", text(&revd()))).unwrap();
-    Servers::start(&ServerSpec { program, members: 1, security, ..ServerSpec::default() }).unwrap()
+    ServerSpec { program, members: 1, security, ..ServerSpec::default() }
+}
+
+fn server(security: Security) -> Servers {
+    Servers::start(&spec(security)).unwrap()
 }
 
 /// The runs of a file: all calls went well, and nothing was wrong.
@@ -94,63 +97,22 @@ fn certificates_and_users_count_as_they_do_for_etcdctl() {
     }
 }
 
-/// A revd that serves clients of an authority alone; it ends with the test.
-struct Strict {
-    child: Child,
-    endpoint: String,
-}
-
-impl Strict {
-    fn start(folder: &Path, own: &ServerCertificate) -> Self {
-        // Both are taken before the first is given back: the system may give it again at once.
-        let taken = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [clients, peers] = taken.map(|taken| taken.local_addr().unwrap());
-        let endpoint = format!("https://{clients}");
-        let peers = format!("http://{peers}");
-        let log = folder.join("log");
-        let mut command = Command::new(revd());
-        command.arg("--data-dir").arg(folder.join("data")).args(own.flags());
-        command.args(["--client-cert-auth", "--trusted-ca-file", &own.authority]);
-        command.args(["--listen-client-urls", &endpoint, "--advertise-client-urls", &endpoint]);
-        command.args(["--listen-peer-urls", &peers]);
-        command.stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
-        let mut strict = Self { child: command.spawn().unwrap(), endpoint };
-        let said = || std::fs::read_to_string(&log).unwrap();
-        let until = clock::nanos() + 60_000_000_000;
-        while !said().contains("ready to serve client requests") {
-            let is_running = strict.child.try_wait().unwrap().is_none();
-            assert!(is_running && clock::nanos() < until, "{}", said());
-            clock::rest(Duration::from_millis(10));
-        }
-        strict
-    }
-}
-
-impl Drop for Strict {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// A certificate is shown where it is asked for, and is that of `--cert`.
 #[test]
 fn a_server_that_asks_for_certificates_serves_those_who_show_one() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("run.json");
-    let make = |name: &str| {
-        let folder = folder.path().join(name);
-        std::fs::create_dir(&folder).unwrap();
-        ServerCertificate::make(&folder).unwrap()
-    };
-    let (own, stranger) = (make("own"), make("stranger"));
-    let server = Strict::start(folder.path(), &own);
+    let stranger = ServerCertificate::make(folder.path()).unwrap();
+    let asking = ServerSpec { asks_callers: true, ..spec(Security { tls: true, auth: false }) };
+    let server = Servers::start(&asking).unwrap();
+    let file = |name: &str| text(&server.data_folder().join(name)).to_owned();
+    let [authority, cert, key] = ["authority.pem", "server.pem", "server.key"].map(file);
     let run = |words: &[&str]| {
-        let known = ["--endpoints", &server.endpoint, "--cacert", &own.authority, "--json", text(&json)];
+        let known = ["--endpoints", server.endpoint(), "--cacert", &authority, "--json", text(&json)];
         loadgen(&[&["put"], &SHORT[..], &known, words].concat())
     };
     // A certificate that does not say what it is for is good for clients as well.
-    let output = run(&["--cert", &own.cert, "--key", &own.key]);
+    let output = run(&["--cert", &cert, "--key", &key]);
     assert!(output.status.success(), "{:?}", texts(&output));
     judge(&json);
     for words in [&[][..], &["--cert", &stranger.cert, "--key", &stranger.key]] {
@@ -194,26 +156,6 @@ fn a_token_that_is_refused_is_renewed() {
     }
     assert!(child.wait().unwrap().success());
     judge(&json);
-}
-
-/// Each of these attacks reaches what it is meant for: the server checks, and says no.
-#[test]
-fn attacks_at_users_are_told_what_they_must_be() {
-    let server = server(Security { tls: false, auth: true });
-    let attacks = attacks::all().into_iter().filter(|attack| attack.has_users).collect::<Vec<_>>();
-    assert_eq!(attacks.len(), 5);
-    for attack in attacks {
-        let target = AttackTarget::new(server.endpoint());
-        std::thread::scope(|scope| {
-            let striking = scope.spawn(|| (attack.strike)(&target));
-            clock::rest(Duration::from_secs(2));
-            target.is_over.store(true, Ordering::Relaxed);
-            striking.join().unwrap().unwrap();
-        });
-        let told = target.tally.all();
-        assert!(told.iter().any(|(what, _)| what.contains(attack.right)), "{}: {told:?}", attack.name);
-        assert!(probe::status(server.endpoint()).is_ok(), "{}", attack.name);
-    }
 }
 
 /// A revd that is asked over its metrics, while it runs, how often its users have changed.

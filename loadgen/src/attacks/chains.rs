@@ -1,14 +1,16 @@
 //! Certificates of callers that are long chains, at a server that asks for certificates.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
+use revd_http2::PREFACE;
+use revd_http2::raw::frame;
 use rustls::ClientConfig;
 use rustls::pki_types::PrivateKeyDer;
 
 use super::attack::{Attack, AttackTarget};
-use super::session::{begin, finish, newcomer};
+use super::session::{begin, finish, is_silence, newcomer};
 use crate::certificates::AUTHORITY;
 use crate::wire::tls::{Identity, careless};
 
@@ -52,9 +54,18 @@ fn chains(target: &AttackTarget) -> anyhow::Result<()> {
     for config in configs.iter().cycle().take_while(|_| !target.is_over()) {
         let begun = (0..AT_ONCE).map(|_| begin(target, config)).collect::<anyhow::Result<Vec<_>>>()?;
         for mut session in begun {
-            // With TLS 1.3 a caller has done its part before the server has looked at its chain.
-            let said = finish(&mut session).and_then(|()| session.read(&mut [0; 1]));
-            target.tally.told(&said.map_or_else(|error| error.to_string(), |_| "let in".to_owned()));
+            // With TLS 1.3 a caller has done its part before the server has looked at its chain:
+            // one that is let in is answered in HTTP/2.
+            let said = finish(&mut session)
+                .and_then(|()| session.write_all(PREFACE))
+                .and_then(|()| session.write_all(&frame(4, 0, 0, &[])))
+                .and_then(|()| session.read(&mut [0; 1]));
+            target.tally.told(&match said {
+                Ok(1..) => "let in".to_owned(),
+                Ok(_) => "sent away without a word".to_owned(),
+                Err(error) if is_silence(&error) => "no answer".to_owned(),
+                Err(error) => error.to_string(),
+            });
         }
         newcomer(target);
     }

@@ -9,12 +9,12 @@ use super::attack::{Attack, AttackTarget};
 use super::session::{begin, finish, hello, is_sent_away, newcomer};
 use crate::wire::tls::careless;
 
-/// Connections that stay, and as many with a message of 64 KB on each.
+/// Connections that stay, and those with a message of 64 KB on each.
 const HELD: usize = 10_000;
 const HELD_LONG: usize = 2_000;
 /// Descriptors of the attacker that are for something else.
 const OTHER_DESCRIPTORS: u64 = 500;
-/// How long they stay.
+/// How long the connections stay.
 const STAY: Duration = Duration::from_secs(2);
 /// Handshakes under way, and those of one strike.
 const AT_ONCE: usize = 200;
@@ -57,6 +57,10 @@ fn hold<'s>(target: &AttackTarget, wanted: usize, says: impl Fn(usize) -> &'s [u
             break;
         }
     }
+    anyhow::ensure!(
+        !held.is_empty(),
+        "no connection is held: allow more than {OTHER_DESCRIPTORS} descriptors"
+    );
     newcomer(target);
     target.linger(STAY);
     let mut stay = 0;
@@ -90,7 +94,7 @@ fn hellos(target: &AttackTarget) -> anyhow::Result<()> {
     hold(target, HELD, |_| &hello)
 }
 
-/// Whole handshakes, as many as two cores do.
+/// Whole handshakes.
 fn thousand(target: &AttackTarget) -> anyhow::Result<()> {
     let config = careless(rustls::ALL_VERSIONS, None)?;
     for _ in 0..THOUSAND / AT_ONCE {

@@ -55,7 +55,7 @@ fn kinds(hello: &[u8]) -> Vec<Vec<u8>> {
         [hello, &garbage.repeat(64)].concat(),
         // A hello in records of one byte.
         hello[HEAD_BYTES..].iter().flat_map(|byte| handshake(1, &[*byte])).collect(),
-        // Nothing at all.
+        // Random bytes behind the first one of a handshake.
         [&[0x16][..], &value(1 << 16, 4)].concat(),
     ]
 }
@@ -130,6 +130,9 @@ fn new_keys(target: &AttackTarget) -> anyhow::Result<()> {
                     return Ok(());
                 }
             }
+        }
+        if session.conn.wants_write() {
+            break; // keys that were not sent are none
         }
         target.tally.told_times("new keys", (bytes.len() * UPDATES) as u64);
         if target.is_over() {
