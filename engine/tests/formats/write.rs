@@ -7,6 +7,7 @@ mod script;
 use revd_engine::mvcc::Store;
 
 /// Methods of a store that not all versions have: those that have them prefer their own.
+#[allow(dead_code, reason = "a version that has all of them needs none of these")]
 trait Missing {
     fn save_index_in_steps_of(&mut self, _keys: u64) {}
     fn compact_as_large(&mut self, _records: u64, _hashed: u64) {}
