@@ -37,13 +37,23 @@ pub fn put(out: &mut Vec<u8>, value: u64) {
 }
 
 /// Takes one from the front; none if it is cut short or too long.
+#[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
+    match bytes.split_first() {
+        Some((first @ 0..0x80, rest)) => {
+            *bytes = rest;
+            Some(u64::from(*first))
+        }
+        _ => take_longer(bytes),
+    }
+}
+
+fn take_longer(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(first & 0x7f).checked_shl(shift)?;
-        if first & 0x80 == 0 {
+    for ((at, byte), shift) in bytes.iter().enumerate().zip((0..64).step_by(7)) {
+        value |= u64::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            *bytes = &bytes[at + 1..];
             return Some(value);
         }
     }

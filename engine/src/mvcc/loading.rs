@@ -224,7 +224,10 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
                 return None;
             }
             before = Some(key);
-            unswept += u64::from(history.loses(meta.compact_revision));
+            if !history.loses(meta.compact_revision) {
+                return Some((key, history));
+            }
+            unswept += 1;
             if let Some(history) = history.compacted(meta.compact_revision) {
                 return Some((key, history));
             }

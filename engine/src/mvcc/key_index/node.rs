@@ -227,6 +227,23 @@ impl IndexNode {
         Self::Branch(Row::new(vec![left, child], [KeyRef::Bytes(&[]), KeyRef::Own(&first)].into_iter()))
     }
 
+    fn branches_above_leaves(&self) -> usize {
+        let (mut node, mut branches) = (self, 0);
+        while let Self::Branch(children) = node {
+            (node, branches) = (&children[0].node, branches + 1);
+        }
+        branches
+    }
+
+    fn first_key(&self) -> Option<KeyRef<'_>> {
+        let mut node = self;
+        while let Self::Branch(children) = node {
+            node = &children.first()?.node;
+        }
+        let Self::Leaf(entries) = node else { return None };
+        (!entries.is_empty()).then(|| entries.key_ref(0))
+    }
+
     fn last_key(&self) -> Option<KeyRef<'_>> {
         let mut node = self;
         while let Self::Branch(children) = node {
@@ -455,19 +472,33 @@ fn above_all(mut level: Vec<NewChild>) -> IndexNode {
 /// One tree of several, whose leaves become its leaves; none if their keys do not follow each
 /// other.
 pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
-    let mut leaves = Vec::new();
-    let are_sorted = trees.into_iter().all(|tree| take_leaves(tree, &mut leaves));
-    are_sorted.then(|| above_all(leaves))
+    let mut leaves: Vec<NewChild> = Vec::new();
+    for tree in trees.into_iter().filter(|tree| tree.width() > 0) {
+        let first = match (leaves.last().and_then(|before| before.child.node.last_key()), tree.first_key()) {
+            (Some(last), Some(first)) if last.bytes() >= first.bytes() => return None,
+            (Some(last), Some(first)) => between(last.bytes(), first),
+            _ => Key::default(),
+        };
+        let branches = tree.branches_above_leaves();
+        take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
+    }
+    Some(above_all(leaves))
 }
 
-/// Adds the leaves of a tree; false if their keys do not follow those before.
-fn take_leaves(tree: IndexNode, leaves: &mut Vec<NewChild>) -> bool {
-    match tree {
-        IndexNode::Branch(children) => children
-            .into_items()
-            .into_iter()
-            .all(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves)),
-        IndexNode::Leaf(entries) => entries.is_empty() || push_leaf(leaves, entries),
+/// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
+/// have, and touches none of them: they are most of the memory of an index.
+fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
+    if branches == 0 {
+        return leaves.push(tree);
+    }
+    let NewChild { first, child } = tree;
+    let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
+        unreachable!("all leaves of a tree lie below as many branches");
+    };
+    // The first key of a branch says nothing; that of the branch itself does.
+    let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
+    for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
+        take_leaves(NewChild { first, child }, branches - 1, leaves);
     }
 }
 
