@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::clock;
+use crate::started;
 
 /// A durable write of a block that takes no longer shows a disk that is at rest.
 const QUICK: Duration = Duration::from_millis(20);
@@ -77,12 +78,13 @@ pub fn settle(folder: &Path) -> anyhow::Result<Settled> {
 fn settle_within(folder: &Path, patience: Duration) -> anyhow::Result<Settled> {
     let start = clock::nanos();
     rustix::fs::sync();
-    let probe = tempfile::Builder::new().prefix("loadgen-probe-").tempfile_in(folder)?;
+    let own = started::folder_in(folder, "loadgen-probe-")?;
+    let probe = std::fs::File::create(own.path().join("probe"))?;
     let mut quick = 0;
     loop {
         let begun = clock::nanos();
-        probe.as_file().write_all_at(&[0; 4096], 0)?;
-        probe.as_file().sync_data()?;
+        probe.write_all_at(&[0; 4096], 0)?;
+        probe.sync_data()?;
         let took = Duration::from_nanos(clock::nanos() - begun);
         quick = if took <= QUICK { quick + 1 } else { 0 };
         let waited = Duration::from_nanos(clock::nanos() - start);

@@ -54,5 +54,6 @@ pub mod wire;
 pub mod certificates;
 pub mod clock;
 pub mod disk;
+pub mod started;
 pub mod table;
 pub mod units;

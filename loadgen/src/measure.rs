@@ -15,13 +15,14 @@ use crate::probe;
 use crate::result::{RunResult, SCHEMA};
 use crate::run::{self, Progress, Surroundings};
 use crate::servers;
+use crate::started;
 
 /// Around all runs of a program.
 #[derive(Debug, Clone)]
 pub struct Session {
     /// No progress line.
     pub is_quiet: bool,
-    /// Set by Ctrl-C: measurements until then are kept.
+    /// Set by Ctrl-C: measurements until then are kept. The second one ends the program at once.
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -32,11 +33,7 @@ impl Session {
     /// When the system refuses.
     pub fn new(is_quiet: bool) -> anyhow::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // The second time the program ends at once.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))?;
-            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
-        }
+        started::keep_results(&interrupted)?;
         Ok(Self { is_quiet, interrupted })
     }
 

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::cost::{CostSource, ProcessUsage};
 use crate::disk::DiskRoom;
 use crate::login;
 use crate::probe;
+use crate::started::{self, OwnFolder, OwnProcess};
 use crate::wire::client::host;
 use crate::wire::tls;
 use crate::wire::users::{self, Credentials};
@@ -82,13 +83,13 @@ pub struct Servers {
     /// Where clients go.
     pub endpoints: Vec<String>,
     /// Command and process of each member.
-    members: Vec<(Command, Child)>,
+    members: Vec<(Command, OwnProcess)>,
     /// CPUs of all members.
     cpus: CpuSet,
     /// Its authority counts for as long as it lives.
     _trusted: Option<tls::Trusted>,
     /// Removed with it.
-    data: tempfile::TempDir,
+    data: OwnFolder,
 }
 
 /// Where a program is looked for: an etcd of the distribution, of any version, comes last.
@@ -219,10 +220,8 @@ impl Servers {
     /// # Errors
     /// With the last lines of its log, when it does not come up.
     pub fn start(spec: &ServerSpec) -> anyhow::Result<Self> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("loadgen-");
         let folder = spec.data_folder();
-        let data = builder.tempdir_in(&folder);
+        let data = started::folder_in(&folder, "loadgen-");
         let data = data.with_context(|| format!("making a folder in {}", folder.display()))?;
         let certificate = if spec.security.tls { Some(ServerCertificate::make(data.path())?) } else { None };
         let trusted = certificate.as_ref().map(|own| tls::trust(own, spec.asks_callers)).transpose()?;
@@ -251,7 +250,7 @@ impl Servers {
         };
         for (at, (peer, client)) in peers.iter().zip(&clients).enumerate() {
             let folder = servers.data.path().join(format!("m{at}"));
-            let mut command = Command::new(&spec.program.path);
+            let mut command = started::command(&spec.program.path);
             command.args(["--name", &format!("m{at}"), "--data-dir"]).arg(&folder);
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--initial-advertise-peer-urls", peer, "--initial-cluster", &cluster.join(",")]);
@@ -287,14 +286,14 @@ impl Servers {
     }
 
     /// Starts a member on the CPUs of the servers, whatever those of this thread are.
-    fn spawn(&self, command: &mut Command, member: usize) -> anyhow::Result<Child> {
+    fn spawn(&self, command: &mut Command, member: usize) -> anyhow::Result<OwnProcess> {
         let log = std::fs::File::options().create(true).append(true).open(self.log(member))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let own = sched_getaffinity(None)?;
         sched_setaffinity(None, &self.cpus).context("keeping a server to its CPUs")?;
-        let child = command.spawn();
+        let child = started::spawn(command);
         sched_setaffinity(None, &own)?;
-        child.with_context(|| format!("starting {}", command.get_program().display()))
+        child.with_context(|| format!("starting {}", self.name))
     }
 
     fn log(&self, member: usize) -> PathBuf {
@@ -312,6 +311,7 @@ impl Servers {
     pub fn wait_for(&mut self, member: usize) -> anyhow::Result<()> {
         let until = clock::nanos() + PATIENCE;
         while probe::status(&self.endpoints[member]).is_err() {
+            anyhow::ensure!(started::signal().is_none(), "interrupted");
             let ended = self.members[member].1.try_wait()?;
             if ended.is_some() || clock::nanos() > until {
                 let said = std::fs::read_to_string(self.log(member)).unwrap_or_default();
@@ -449,15 +449,6 @@ impl Servers {
     }
 }
 
-impl Drop for Servers {
-    fn drop(&mut self) {
-        for (_, child) in &mut self.members {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -479,7 +470,7 @@ mod tests {
             members: Vec::new(),
             cpus: cpu_set(&[first]),
             _trusted: None,
-            data: tempfile::tempdir().unwrap(),
+            data: started::folder_in(&std::env::temp_dir(), "loadgen-").unwrap(),
         };
         let mut sleeps = Command::new("sleep");
         let child = servers.spawn(sleeps.arg("60"), 0).unwrap();

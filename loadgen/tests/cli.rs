@@ -281,7 +281,7 @@ fn a_run_that_is_interrupted_keeps_its_results() {
     revd_loadgen::clock::rest(std::time::Duration::from_millis(1_500));
     let told = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(told.success());
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     let runs = RunResult::read(&kept).unwrap();
     assert_eq!(runs[0].stopped.as_deref(), Some("interrupted"));
     assert!(runs[0].op("put").next().unwrap().count > 100);

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::presets;
+use crate::started;
 use crate::wire::tls::{self, TlsArgs};
 use crate::wire::users::{self, UserArgs};
 
@@ -111,8 +112,11 @@ pub fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
     };
-    result.unwrap_or_else(|error| {
+    let code = result.unwrap_or_else(|error| {
         eprintln!("loadgen: {error:#}");
         ExitCode::from(outputs::FAILED)
-    })
+    });
+    // Results of an interrupted run are kept by now.
+    let interrupted = started::signal().and_then(|signal| u8::try_from(started::status_of(signal)).ok());
+    interrupted.map_or(code, ExitCode::from)
 }

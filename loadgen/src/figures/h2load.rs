@@ -1,7 +1,8 @@
 //! Small calls sent by h2load (Debian package nghttp2-client): a client of others, and one that
 //! costs the machine little.
 
-use std::process::{Command, Output, Stdio};
+use std::io::Read as _;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -14,6 +15,7 @@ use crate::caller::{Caller, framed};
 use crate::figures::store::{key, put};
 use crate::figures::table::MeasuredCalls;
 use crate::servers::Servers;
+use crate::started::{self, OwnFolder};
 use crate::wire::RpcMethod;
 use crate::wire::fields::revision;
 
@@ -30,7 +32,7 @@ pub(super) enum CallMessage {
 }
 
 /// The requests as files, as h2load wants them.
-pub(super) struct CallMessages(tempfile::TempDir);
+pub(super) struct CallMessages(OwnFolder);
 
 /// How they are sent.
 #[derive(Clone, Copy)]
@@ -106,7 +108,7 @@ impl CallMessage {
 
 impl CallMessages {
     pub(super) fn write() -> anyhow::Result<Self> {
-        let dir = tempfile::tempdir()?;
+        let dir = started::folder_in(&std::env::temp_dir(), "loadgen-")?;
         for message in [
             CallMessage::Put,
             CallMessage::Get,
@@ -185,7 +187,7 @@ pub(super) fn run_at(
     let before = server.cpu();
     let mut running = Vec::new();
     for (endpoint, share) in endpoints.iter().zip(load.shares(endpoints.len())) {
-        let mut command = Command::new("h2load");
+        let mut command = started::command("h2load");
         command
             .args(["-n", &share.calls.to_string(), "-c", &share.connections.to_string()])
             .args(["-m", &share.streams.to_string(), "-t", "1"])
@@ -195,11 +197,14 @@ pub(super) fn run_at(
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        running.push((command.spawn()?, share));
+        running.push((started::spawn(&mut command)?, share));
     }
     let mut rate = 0.0;
-    for (child, share) in running {
-        rate += rate_of(&server.name, child.wait_with_output()?, share.calls)?;
+    for (mut child, share) in running {
+        let mut said = String::new();
+        child.stdout.take().context("no output of h2load")?.read_to_string(&mut said)?;
+        child.wait()?;
+        rate += rate_of(&server.name, &said, share.calls)?;
     }
     let cpu = server.cpu() - before;
     let revision_after = try_one(server, message).context("a call after h2load")?;
@@ -215,8 +220,7 @@ pub(super) fn run_at(
 }
 
 /// Calls in a second, of what an h2load has printed; all calls must have ended well.
-fn rate_of(name: &str, output: Output, calls: u64) -> anyhow::Result<f64> {
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+fn rate_of(name: &str, text: &str, calls: u64) -> anyhow::Result<f64> {
     let line = |start: &str| text.lines().find(|line| line.starts_with(start));
     // finished in 1.23s, 45678.90 req/s, 12.34MB/s
     let rate =
