@@ -12,6 +12,7 @@ use serde_json::json;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    memory::without_huge_pages(); // first: what is touched before lies in huge ones for good
     match cli::parse(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(Some(subcommand)) => return offline(&subcommand),
         Ok(None) => {}
@@ -39,7 +40,6 @@ fn main() -> ExitCode {
         }
     };
     log::start(config.log_level);
-    memory::without_huge_pages();
     std::panic::set_hook(Box::new(end_on_panic));
     match boot::run(&config) {
         Ok(signal) => {

@@ -159,6 +159,9 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     for task in sending {
         task.await;
     }
+    // The process ends, and the system takes its memory at once: to free a large index key by key
+    // takes longer.
+    std::mem::forget(core);
     Ok(())
 }
 
