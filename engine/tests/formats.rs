@@ -99,7 +99,7 @@ fn files_of_all_formats_go_on_as_one_that_is_new() {
     let mut expected = Vec::new();
     written(folder.path()).0.run(THEN, &mut |store| expected.push(contents(store)));
     assert_eq!(expected.len(), THEN.lines().filter(|line| *line == "reopen").count());
-    // The first checkpoint goes on with what the file was at, or saves all of the index before that.
+    // The first checkpoint goes on with chores of the file, or saves all of the index before.
     let all_at_once = THEN.replacen("\nsave\n", "\nsave all\n", 1);
     for (name, then) in FILES.iter().flat_map(|name| [(name, THEN), (name, &all_at_once)]) {
         let mut session = open_copy(frozen(name), folder.path());
