@@ -10,14 +10,15 @@ use std::time::Duration;
 use revd_http2::PREFACE;
 use revd_http2::raw::frame;
 
+use super::newcomers::{Newcomers, newcomer};
+use super::together;
 use crate::caller::Caller;
 use crate::clock;
 use crate::wire::client::{addresses, host};
 
 /// Until an attacker comes back.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a connection may take, and each read and write on it.
-const CONNECT: Duration = Duration::from_secs(1);
+/// How long each read and write on a connection may take, but for reads of TLS.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Replies and errors of the attacker, and how often each came.
@@ -68,17 +69,21 @@ pub struct AttackTarget {
     pub is_over: AtomicBool,
     /// The sizes of the issue, or a fraction that takes seconds.
     pub is_full: bool,
+    newcomers: Newcomers,
 }
 
 impl AttackTarget {
-    /// A server, at the sizes that take seconds.
+    /// A server, at the sizes that take seconds. Newcomers have the priority of this thread.
     #[must_use]
     pub fn new(endpoint: &str) -> Self {
+        let endpoint = endpoint.to_owned();
+        let address = endpoint.clone();
         Self {
-            endpoint: endpoint.to_owned(),
+            endpoint,
             tally: AttackerTold::default(),
             is_over: AtomicBool::new(false),
             is_full: false,
+            newcomers: Newcomers::start(move || newcomer(&address)),
         }
     }
 
@@ -104,10 +109,16 @@ impl AttackTarget {
 
     /// A connection on which nothing was said yet.
     pub(super) fn silent(&self) -> anyhow::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&addresses(&self.endpoint)?[0], CONNECT)?;
+        // The kernel asks again after a second where many connections are not accepted yet.
+        let stream = TcpStream::connect_timeout(&addresses(&self.endpoint)?[0], together::PATIENCE)?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(together::PATIENCE))?;
         Ok(stream)
+    }
+
+    /// Tells how a caller that comes now is served.
+    pub(super) fn newcomer(&self) {
+        self.tally.told(&self.newcomers.come());
     }
 
     /// A connection after the preface, for bytes that are no calls.

@@ -1,6 +1,6 @@
 //! Certificates of callers that are long chains, at a server that asks for certificates.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CustomExtension, DnType, IsCa, Issuer, KeyPair};
@@ -10,7 +10,8 @@ use rustls::ClientConfig;
 use rustls::pki_types::PrivateKeyDer;
 
 use super::attack::{Attack, AttackTarget};
-use super::session::{begin, finish, is_silence, newcomer};
+use super::session::{Session, begin, finish};
+use super::together::{PATIENCE, together};
 use crate::certificates::AUTHORITY;
 use crate::wire::tls::{Identity, careless};
 
@@ -52,24 +53,44 @@ fn chains(target: &AttackTarget) -> anyhow::Result<()> {
     let shown = |(count, beside)| careless(rustls::ALL_VERSIONS, Some(chain(count, beside)?));
     let configs = CHAINS.into_iter().map(shown).collect::<anyhow::Result<Vec<Arc<ClientConfig>>>>()?;
     for config in configs.iter().cycle().take_while(|_| !target.is_over()) {
-        let begun = (0..AT_ONCE).map(|_| begin(target, config)).collect::<anyhow::Result<Vec<_>>>()?;
-        for mut session in begun {
-            // With TLS 1.3 a caller has done its part before the server has looked at its chain:
-            // one that is let in is answered in HTTP/2.
-            let said = finish(&mut session)
-                .and_then(|()| session.write_all(PREFACE))
-                .and_then(|()| session.write_all(&frame(4, 0, 0, &[])))
-                .and_then(|()| session.read(&mut [0; 1]));
+        let mut begun =
+            (0..AT_ONCE).map(|_| Caller::begin(target, config)).collect::<anyhow::Result<Vec<_>>>()?;
+        for said in together(&mut begun, PATIENCE, Caller::listen) {
             target.tally.told(&match said {
-                Ok(1..) => "let in".to_owned(),
-                Ok(_) => "sent away without a word".to_owned(),
-                Err(error) if is_silence(&error) => "no answer".to_owned(),
-                Err(error) => error.to_string(),
+                Some(Ok(1..)) => "let in".to_owned(),
+                Some(Ok(_)) => "sent away without a word".to_owned(),
+                Some(Err(error)) => error.to_string(),
+                None => "no answer".to_owned(),
             });
         }
-        newcomer(target);
+        target.newcomer();
     }
     Ok(())
+}
+
+/// Somebody with such a chain.
+struct Caller {
+    session: Session,
+    has_asked: bool,
+}
+
+impl Caller {
+    fn begin(target: &AttackTarget, config: &Arc<ClientConfig>) -> anyhow::Result<Self> {
+        let session = begin(target, config)?;
+        session.sock.set_nonblocking(true)?;
+        Ok(Self { session, has_asked: false })
+    }
+
+    /// With TLS 1.3 a caller has done its part before the server has looked at its chain: one that
+    /// is let in is answered in HTTP/2.
+    fn listen(&mut self) -> io::Result<usize> {
+        finish(&mut self.session)?;
+        if !self.has_asked {
+            self.session.conn.writer().write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat())?;
+            self.has_asked = true;
+        }
+        self.session.read(&mut [0; 1])
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use super::attack::{Attack, AttackTarget};
-use super::session::{begin, finish, hello, is_sent_away, newcomer};
+use super::session::{begin, finish, hello};
+use super::together::{PATIENCE, closed, together};
 use crate::wire::tls::careless;
 
 /// Connections that stay, and those with a message of 64 KB on each.
@@ -50,7 +51,9 @@ fn hold<'s>(target: &AttackTarget, wanted: usize, says: impl Fn(usize) -> &'s [u
             target.tally.told("no connection");
             break;
         };
-        // One that the server has ended already is what should happen.
+        // One that the server has ended already is what should happen. What it does not take now is
+        // not said: the others would wait.
+        stream.set_nonblocking(true)?;
         let _ = stream.write_all(says(at));
         held.push(stream);
         if target.is_over() {
@@ -61,13 +64,9 @@ fn hold<'s>(target: &AttackTarget, wanted: usize, says: impl Fn(usize) -> &'s [u
         !held.is_empty(),
         "no connection is held: allow more than {OTHER_DESCRIPTORS} descriptors"
     );
-    newcomer(target);
+    target.newcomer();
     target.linger(STAY);
-    let mut stay = 0;
-    for stream in &mut held {
-        stream.set_nonblocking(true)?;
-        stay += u64::from(!is_sent_away(stream));
-    }
+    let stay = held.iter_mut().map(|stream| u64::from(closed(stream).is_err())).sum();
     target.tally.told_times("held to the end", stay);
     target.tally.told_times("sent away", held.len() as u64 - stay);
     Ok(())
@@ -98,15 +97,15 @@ fn hellos(target: &AttackTarget) -> anyhow::Result<()> {
 fn thousand(target: &AttackTarget) -> anyhow::Result<()> {
     let config = careless(rustls::ALL_VERSIONS, None)?;
     for _ in 0..THOUSAND / AT_ONCE {
-        let begun = (0..AT_ONCE).map(|_| begin(target, &config)).collect::<anyhow::Result<Vec<_>>>()?;
-        let mut done = 0;
-        for mut session in begun {
-            match finish(&mut session) {
-                Ok(()) => done += 1,
-                Err(error) => target.tally.told(&error.to_string()),
+        let mut begun = (0..AT_ONCE).map(|_| begin(target, &config)).collect::<anyhow::Result<Vec<_>>>()?;
+        begun.iter().try_for_each(|session| session.sock.set_nonblocking(true))?;
+        for end in together(&mut begun, PATIENCE, finish) {
+            match end {
+                Some(Ok(())) => target.tally.told("handshakes"),
+                Some(Err(error)) => target.tally.told(&error.to_string()),
+                None => target.tally.told("no answer"),
             }
         }
-        target.tally.told_times("handshakes", done);
         if target.is_over() {
             break;
         }

@@ -1,6 +1,6 @@
 //! Records of TLS that are no records, and sessions that ask for new keys again and again.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -10,14 +10,19 @@ use rustls::ContentType;
 use rustls::version::TLS13;
 
 use super::attack::{Attack, AttackTarget};
-use super::session::{self, HEAD_BYTES, RawSession, hello, is_sent_away, is_silence};
+use super::session::{self, HEAD_BYTES, RawSession, hello};
 use super::store::PUT;
+use super::together::{PATIENCE, closed, is_silence, together};
 use crate::caller::framed;
 use crate::keys::value;
 use crate::wire::tls::careless;
 
 /// Connections with each kind of bytes.
 const OF_A_KIND: usize = 40;
+/// Kinds of records, and all bytes of one with an alert, which is the last of them.
+const ALERT: u8 = 0x15;
+const HANDSHAKE: u8 = 0x16;
+const ALERT_BYTES: usize = HEAD_BYTES + 2;
 /// The longest record that is one.
 const RECORD_BYTES: usize = 1 << 14;
 /// Sessions at a time, and how often each asks to begin anew.
@@ -32,60 +37,102 @@ const BYTES_AT_ONCE: usize = 100;
 const PUT_BYTES: usize = 16_000;
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack::new("TLS: oversized records", 0, oversized).over_tls().told("sent away"),
+    Attack::new("TLS: oversized records", 0, oversized).over_tls().told("sent away").never("let in"),
     // A session of TLS 1.3 cannot begin anew; its keys can.
-    Attack::new("TLS: renegotiation", 0, renegotiation).over_tls().told("sent away"),
+    Attack::new("TLS: renegotiation", 0, renegotiation).over_tls().told("sent away").never("stays"),
     Attack::new("TLS: new keys without end", 0, new_keys).over_tls().told("new keys"),
 ];
 
 /// Bytes that no client sends.
-fn kinds(hello: &[u8]) -> Vec<Vec<u8>> {
+struct Kind {
+    name: &'static str,
+    bytes: Vec<u8>,
+    /// They are a hello all the same, which a server may answer.
+    is_hello: bool,
+}
+
+fn kinds(hello: &[u8]) -> Vec<Kind> {
     let handshake = |length: u16, body: &[u8]| [&[0x16, 3, 1][..], &length.to_be_bytes(), body].concat();
     let full = |front: &[u8]| {
         let body = [front, &value(RECORD_BYTES - front.len(), 5)].concat();
         handshake(1 << 14, &body)
     };
     let garbage = [&[0x17, 3, 3, 0x40, 0][..], &value(RECORD_BYTES, 6)].concat();
+    let kind = |name, bytes| Kind { name, bytes, is_hello: false };
+    let small = hello[HEAD_BYTES..].iter().flat_map(|byte| handshake(1, &[*byte])).collect();
     vec![
-        // A record of 64 KiB.
-        handshake(0xffff, &value(0xffff, 3)),
-        // A message of 16 MiB, of which 1.6 MB come.
-        [full(&[1, 0xff, 0xff, 0xff]), full(&[]).repeat(99)].concat(),
-        // Records that nobody can decrypt.
-        [hello, &garbage.repeat(64)].concat(),
-        // A hello in records of one byte.
-        hello[HEAD_BYTES..].iter().flat_map(|byte| handshake(1, &[*byte])).collect(),
-        // Random bytes behind the first one of a handshake.
-        [&[0x16][..], &value(1 << 16, 4)].concat(),
+        kind("a record of 64 KiB", handshake(0xffff, &value(0xffff, 3))),
+        // Of which 1.6 MB come.
+        kind("a message of 16 MiB", [full(&[1, 0xff, 0xff, 0xff]), full(&[]).repeat(99)].concat()),
+        kind("records that nobody can decrypt", [hello, &garbage.repeat(64)].concat()),
+        Kind { name: "a hello in records of one byte", bytes: small, is_hello: true },
+        // Behind the first one of a handshake.
+        kind("random bytes", [&[0x16][..], &value(1 << 16, 4)].concat()),
     ]
 }
 
-fn oversized(target: &AttackTarget) -> anyhow::Result<()> {
-    for bytes in kinds(&hello(target)?) {
-        let mut open = Vec::new();
-        for _ in 0..OF_A_KIND {
-            let mut stream = target.silent()?;
-            // Being sent away in the middle is what should happen.
-            let _ = stream.write_all(&bytes);
-            open.push(stream);
-        }
-        open.iter_mut().for_each(|stream| target.tally.told(&first_answer(stream)));
-        if target.is_over() {
-            break;
-        }
-    }
-    Ok(())
+/// A connection with bytes of a kind.
+struct Sender<'k> {
+    kind: &'k Kind,
+    socket: TcpStream,
+    sent: usize,
+    /// The first bytes that came back, or fewer.
+    said: Vec<u8>,
 }
 
-/// The first thing that is said to an attacker.
-fn first_answer(stream: &mut TcpStream) -> String {
-    let mut said = [0; 4096];
-    match stream.read(&mut said) {
-        Ok(7..) if said[0] == 0x15 => format!("sent away, alert {}", said[6]),
-        Ok(1..) => "answered".to_owned(),
-        Err(error) if is_silence(&error) => "no answer".to_owned(),
-        Ok(_) | Err(_) => "sent away".to_owned(),
+impl Sender<'_> {
+    /// Sends what the server takes, and listens until it closes; what came of it.
+    fn go_on(&mut self) -> io::Result<()> {
+        while let Some(rest) = self.kind.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.socket.write(rest) {
+                Ok(taken) => self.sent += taken,
+                // Being sent away in the middle is what should happen: it is read below, behind
+                // what was said before.
+                Err(_) => break,
+            }
+        }
+        if self.said.len() < ALERT_BYTES {
+            let mut said = [0; ALERT_BYTES];
+            match self.socket.read(&mut said) {
+                Ok(read @ 1..) => self.said.extend_from_slice(&said[..read]),
+                Err(error) if is_silence(&error) => return Err(error),
+                Ok(_) | Err(_) => return Ok(()),
+            }
+        }
+        if self.kind.is_hello && self.said.first() == Some(&HANDSHAKE) {
+            return Ok(());
+        }
+        closed(&mut self.socket)
     }
+
+    /// In words; `is_over`: the server has closed it, or has said all that it may say.
+    fn told(&self, is_over: bool) -> String {
+        let what = match (is_over, &self.said[..]) {
+            (true, [ALERT, .., alert]) if self.said.len() == ALERT_BYTES => {
+                format!("sent away, alert {alert}")
+            }
+            (true, [HANDSHAKE, ..]) if self.kind.is_hello => "answered".to_owned(),
+            (true, _) => "sent away".to_owned(),
+            (false, []) if self.kind.is_hello => "no answer".to_owned(),
+            (false, []) => "let in, without an answer".to_owned(),
+            (false, _) => "let in, and answered".to_owned(),
+        };
+        format!("{}: {what}", self.kind.name)
+    }
+}
+
+/// All kinds at once, and each to its end: one of which nothing is told might have been let in.
+fn oversized(target: &AttackTarget) -> anyhow::Result<()> {
+    let kinds = kinds(&hello(target)?);
+    let mut open = Vec::new();
+    for kind in kinds.iter().flat_map(|kind| std::iter::repeat_n(kind, OF_A_KIND)) {
+        let socket = target.silent()?;
+        socket.set_nonblocking(true)?;
+        open.push(Sender { kind, socket, sent: 0, said: Vec::new() });
+    }
+    let ends = together(&mut open, PATIENCE, Sender::go_on);
+    open.iter().zip(ends).for_each(|(sender, end)| target.tally.told(&sender.told(end.is_some())));
+    Ok(())
 }
 
 /// Sessions of TLS 1.2 that ask for another handshake, again and again.
@@ -98,8 +145,9 @@ fn renegotiation(target: &AttackTarget) -> anyhow::Result<()> {
         target.tally.told(if is_done { "all asked" } else { "ended before all were asked" });
         sessions.push(session);
     }
-    for session in &mut sessions {
-        target.tally.told(if is_sent_away(&mut session.socket) { "sent away" } else { "stays" });
+    sessions.iter().try_for_each(|session| session.socket.set_nonblocking(true))?;
+    for end in together(&mut sessions, PATIENCE, |session| closed(&mut session.socket)) {
+        target.tally.told(if end.is_some() { "sent away" } else { "stays" });
     }
     Ok(())
 }
@@ -140,4 +188,45 @@ fn new_keys(target: &AttackTarget) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A server that closes connections, but lets some in: by the second and third byte.
+    fn server(lets_in: fn([u8; 3]) -> bool) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let serve = move |mut socket: TcpStream| {
+            let mut first = [0; 3];
+            if socket.read_exact(&mut first).is_ok() && lets_in(first) {
+                std::mem::forget(socket); // open for as long as the test runs
+            }
+        };
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                std::thread::spawn(move || serve(socket));
+            }
+        });
+        format!("https://{address}")
+    }
+
+    #[test]
+    fn each_kind_that_is_let_in_is_told() {
+        let target = AttackTarget::new(&server(|first| first[1] != 3));
+        oversized(&target).unwrap();
+        let told = target.tally.all();
+        let of = |what: &str| -> Vec<&str> {
+            let found = told.iter().filter(|(told, _)| told.contains(what));
+            found.map(|(told, _)| told.split(':').next().unwrap()).collect()
+        };
+        assert_eq!(of("let in"), ["random bytes"], "{told:?}");
+        let mut away = of("sent away");
+        away.sort_unstable();
+        assert_eq!(away.len(), 4, "{told:?}");
+        assert!(!away.contains(&"random bytes"), "{told:?}");
+    }
 }

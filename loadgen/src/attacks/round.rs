@@ -18,6 +18,7 @@ use crate::clock;
 use crate::cost::ProcessUsage;
 use crate::probe;
 use crate::servers::{ServerSpec, Servers};
+use crate::started::{self, OwnFolder};
 use crate::units::{bytes, time};
 
 /// Peace before each attack.
@@ -39,8 +40,8 @@ const MACHINE_BYTES: u64 = 4 << 30;
 
 /// A server with fewer descriptors than others: a program of the same name that lowers the limit
 /// first.
-fn limited(program: &Path, descriptors: u32) -> anyhow::Result<(tempfile::TempDir, PathBuf)> {
-    let folder = tempfile::tempdir()?;
+fn limited(program: &Path, descriptors: u32) -> anyhow::Result<(OwnFolder, PathBuf)> {
+    let folder = started::folder_in(&std::env::temp_dir(), "loadgen-")?;
     let script = folder.path().join(program.file_name().context("a program")?);
     let text = format!("#!/bin/sh\nulimit -n {descriptors}\nexec '{}' \"$@\"\n", program.display());
     std::fs::write(&script, text)?;
@@ -126,7 +127,9 @@ pub fn round(attack: Attack, spec: &ServerSpec, is_full: bool) -> anyhow::Result
     }
     let server = Servers::start(&spec)?;
     let (endpoint, pid) = (server.endpoints[0].clone(), server.pids()[0]);
-    let target = Arc::new(AttackTarget { is_full, ..AttackTarget::new(&endpoint) });
+    let mut target = AttackTarget::new(&endpoint);
+    target.is_full = is_full;
+    let target = Arc::new(target);
     (attack.before)(&target).context("filling the store")?;
     clock::rest(Duration::from_secs(1));
     let (peace, calm) = watched(&endpoint, pid, || clock::rest(PEACE))?;
@@ -205,12 +208,16 @@ pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     if let Some(what) = attacked.lost.first() {
         faults.push(format!("{} lost ({what:.60})", attacked.lost.len()));
     }
-    let told = |what: &str| round.told.iter().any(|(told, _)| told.contains(what));
-    if !attack.right.is_empty() && !told(attack.right) {
+    if !attack.right.is_empty() && told(round, attack.right).next().is_none() {
         faults.push(format!("the attacker did not get {:?}", attack.right));
     }
-    if !attack.wrong.is_empty() && told(attack.wrong) {
-        faults.push(format!("the attacker got {:?}", attack.wrong));
+    if !attack.wrong.is_empty() {
+        faults.extend(told(round, attack.wrong).map(|what| format!("the attacker got {what:?}")));
     }
     faults
+}
+
+/// What the attacker was told with these words in it.
+fn told<'r>(round: &'r AttackRound, words: &str) -> impl Iterator<Item = &'r str> {
+    round.told.iter().map(|(told, _)| told.as_str()).filter(move |told| told.contains(words))
 }

@@ -1,6 +1,6 @@
 //! TLS sessions of attackers: handshakes that are begun and left, records that are made by hand.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
 
@@ -13,14 +13,10 @@ use rustls::{
 };
 
 use super::attack::AttackTarget;
-use crate::clock;
-use crate::probe;
 use crate::wire::tls::{careless, server_name};
 
 /// In front of each record: its kind, a version and its length.
 pub(super) const HEAD_BYTES: usize = 5;
-/// A newcomer should not wait longer for its reply.
-const SOON: u64 = clock::SECOND;
 
 /// A session with a socket under it.
 pub(super) type Session = StreamOwned<ClientConnection, TcpStream>;
@@ -50,34 +46,6 @@ pub(super) fn hello(target: &AttackTarget) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     session.write_tls(&mut bytes)?;
     Ok(bytes)
-}
-
-/// A caller that comes now must be served as ever.
-pub(super) fn newcomer(target: &AttackTarget) {
-    let since = clock::nanos();
-    let served = probe::status(&target.endpoint);
-    target.tally.told(&match served {
-        Ok(_) if clock::nanos() - since < SOON => "newcomer: in time".to_owned(),
-        Ok(_) => "newcomer: late, more than 1 s".to_owned(),
-        Err(error) => format!("newcomer: late, and not served: {error:#}"),
-    });
-}
-
-/// Whether the server closes a connection while it is listened to.
-pub(super) fn is_sent_away(socket: &mut TcpStream) -> bool {
-    let mut nowhere = [0; 4096];
-    loop {
-        match socket.read(&mut nowhere) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(error) => return !is_silence(&error),
-        }
-    }
-}
-
-/// Nothing has come in time, or yet.
-pub(super) fn is_silence(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// A session of TLS 1.2 whose records are made by hand, of any kind; nothing that comes is

@@ -110,7 +110,7 @@ fn in_json(attack: Attack, name: &str, round: &AttackRound) -> Value {
         "attack": attack.name, "finding": attack.finding, "server": name, "struck": round.times,
         "peace": times(&round.peace), "attacked": times(&round.attacked), "memory-in-peace": round.memory.0,
         "memory-peak": round.memory.1, "lives": round.lives, "memory-after": round.memory_after, "faults": faults(attack, round),
-        "told": round.told.iter().take(5).collect::<Vec<_>>(),
+        "told": round.told.iter().take(10).collect::<Vec<_>>(),
     })
 }
 
@@ -216,5 +216,25 @@ mod tests {
         assert_eq!(row(attack, "revd", &rounds).last().unwrap(), said);
         rounds.measured.clear();
         assert!(row(attack, "revd", &rounds).last().unwrap().starts_with("1 of 1 rounds"));
+    }
+
+    #[test]
+    fn each_kind_that_an_attacker_must_not_get_is_a_fault() {
+        let attack = attacks::over_tls().into_iter().find(|attack| attack.wrong == "let in").unwrap();
+        let kinds =
+            ["one kind: sent away", "another: let in, and answered", "a third: let in, without an answer"];
+        let told = [&kinds[..], &[attack.right]].concat();
+        let times = || Noticed { gets: vec![1_000], puts: vec![1_000], ..Noticed::default() };
+        let round = AttackRound {
+            peace: times(),
+            attacked: times(),
+            memory: (0, 0),
+            told: told.into_iter().map(|what| (what.to_owned(), 1)).collect(),
+            times: 1,
+            lives: true,
+            memory_after: 1,
+        };
+        let expected = kinds[1..].iter().map(|what| format!("the attacker got {what:?}"));
+        assert_eq!(faults(attack, &round), expected.collect::<Vec<_>>());
     }
 }
