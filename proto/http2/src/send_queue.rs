@@ -7,8 +7,9 @@ use bytes::{Buf as _, Bytes};
 
 use crate::out::{Out, SHARED_BYTES_MIN};
 
-/// Copies that become a chunk of their own: how far their buffer grows.
+/// How far the buffer of copies grows: what does not fit any more begins the next one.
 const COPIES_BYTES: usize = 16 * 1024;
+const _: () = assert!(SHARED_BYTES_MIN <= COPIES_BYTES, "a short piece fits into an empty buffer");
 
 /// Data that is queued on a stream until the windows allow to send it.
 #[derive(Debug, Default)]
@@ -50,15 +51,27 @@ impl SendQueue {
             self.end_copies();
             self.chunks.push_back(piece.clone());
         } else {
-            self.copies.extend_from_slice(piece);
-            if self.copies.len() >= COPIES_BYTES {
-                self.end_copies();
-            }
+            self.copy(piece);
         }
     }
 
+    /// A buffer that grows by itself may end with twice the room that it counts.
+    fn copy(&mut self, piece: &[u8]) {
+        if self.copies.len() + piece.len() > COPIES_BYTES {
+            self.end_copies();
+        }
+        let (len, room) = (self.copies.len(), self.copies.capacity());
+        if len + piece.len() > room {
+            let larger = (2 * room).clamp(len + piece.len(), COPIES_BYTES);
+            self.copies.reserve_exact(larger - len);
+        }
+        self.copies.extend_from_slice(piece);
+    }
+
+    /// The copies become a chunk, which has no room but for them: it may wait long.
     fn end_copies(&mut self) {
         if !self.copies.is_empty() {
+            self.copies.shrink_to_fit();
             self.chunks.push_back(std::mem::take(&mut self.copies).into());
         }
     }
@@ -102,10 +115,38 @@ mod tests {
     fn many_short_pieces_take_about_the_memory_that_they_count() {
         let mut queue = SendQueue::default();
         (0..100_000).for_each(|_| queue.push(&Bytes::from_static(b"twelve bytes")));
-        let places = queue.chunks.capacity() * size_of::<Bytes>();
-        let taken = places + queue.chunks.iter().map(Bytes::len).sum::<usize>() + queue.copies.capacity();
         assert_eq!(queue.held(), 1_200_000);
-        assert!(taken <= 2 * queue.held(), "{taken} bytes for {}", queue.held());
+        let (held, taken) = (queue.held(), taken(queue));
+        assert!(taken <= held + held / 20, "{taken} bytes for {held}");
+    }
+
+    /// The memory of a queue, with all the room of its buffers.
+    fn taken(queue: SendQueue) -> usize {
+        let places = queue.chunks.capacity() * size_of::<Bytes>();
+        let room = |chunk: Bytes| chunk.try_into_mut().expect("it is the queue's alone").capacity();
+        places + queue.copies.capacity() + queue.chunks.into_iter().map(room).sum::<usize>()
+    }
+
+    /// Short pieces of all lengths, alone and with long ones between them, which end a buffer that
+    /// has more room.
+    #[test]
+    fn buffers_of_copies_have_little_more_room_than_they_count() {
+        for length in [1, 12, 100, 1_000, 1_100, SHARED_BYTES_MIN - 1] {
+            for between in [0, 3, 700, 100_000] {
+                let mut queue = SendQueue::default();
+                for number in 1..=1_200 {
+                    queue.push(&vec![7; length].into());
+                    if between > 0 && number % between == 0 {
+                        queue.push(&vec![7; SHARED_BYTES_MIN].into());
+                    }
+                    assert!(queue.copies.capacity() <= COPIES_BYTES.min(2 * queue.copies.len()));
+                }
+                let (held, buffer) = (queue.held(), queue.copies.capacity());
+                let places = queue.chunks.capacity() * size_of::<Bytes>();
+                let taken = taken(queue) - buffer - places;
+                assert!(taken <= held, "{taken} for {held}: {length} bytes, long after {between}");
+            }
+        }
     }
 
     #[test]
