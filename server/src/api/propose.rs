@@ -20,6 +20,7 @@ use crate::edge::pending::user_shares::UserNumber;
 use crate::edge::slots::SlotClass;
 use crate::limits;
 use crate::observe::bounds::Bound;
+use crate::observe::change_line::ChangeLine;
 
 impl ServiceContext {
     /// Proposes a command of the member's own, and waits until it is durable and applied.
@@ -60,7 +61,23 @@ impl ServiceContext {
         patient: bool,
     ) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        let outcome = self.begin(caller, kind, message, patient)?.await?;
+        self.end(self.begin(caller, kind, message, patient)?).await
+    }
+
+    /// The same of a change of users or roles, of which a line tells however long its caller waits.
+    pub(super) async fn submit_told(
+        &self,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+        line: ChangeLine,
+    ) -> Result<Message, Error> {
+        validate::proposal_size(message.len(), self.limits)?;
+        self.end(self.begin(caller, kind, message, false)?.told_by(line)).await
+    }
+
+    async fn end(&self, proposal: Proposal) -> Result<Message, Error> {
+        let outcome = proposal.await?;
         let result = outcome.result.map_err(|error| self.counted(error))?;
         Ok(self.reply(outcome.revision, vec![result]))
     }

@@ -8,6 +8,7 @@ pub mod bounds;
 pub mod calls;
 pub mod turns;
 
+pub mod change_line;
 pub mod seldom;
 
 pub mod count;

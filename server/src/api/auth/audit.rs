@@ -25,6 +25,7 @@ use crate::api::call::{Metadata, Source};
 use crate::api::context::ServiceContext;
 use crate::api::named_method::NamedMethod;
 use crate::observe::calls::CountedCall;
+use crate::observe::change_line::{ChangeLine, shown};
 use crate::observe::log;
 use crate::{clock, limits};
 
@@ -36,7 +37,7 @@ const WATCHERS: usize = 3;
 
 /// The names in a change of users or roles.
 pub(crate) trait Subject {
-    /// As fields of a line.
+    /// As fields of a line, of bounded length.
     fn subject(&self) -> Value;
 }
 
@@ -44,7 +45,7 @@ macro_rules! subjects {
     ($($request:ident: $($field:ident)+;)*) => {$(
         impl Subject for $request {
             fn subject(&self) -> Value {
-                json!({ $(stringify!($field): self.$field),+ })
+                json!({ $(stringify!($field): shown(&self.$field)),+ })
             }
         }
     )*};
@@ -65,7 +66,7 @@ impl Subject for AuthRoleGrantPermissionRequest {
     /// As in etcd's log, the kind of the permission, and not its keys.
     fn subject(&self) -> Value {
         let kind = self.perm.as_ref().and_then(|permission| Type::try_from(permission.perm_type).ok());
-        json!({ "name": self.name, "permission": kind.map(|kind| kind.as_str_name()) })
+        json!({ "name": shown(&self.name), "permission": kind.map(|kind| kind.as_str_name()) })
     }
 }
 
@@ -134,15 +135,6 @@ impl ServiceContext {
         }
     }
 
-    /// Users or roles were changed.
-    pub(super) fn tell_change(&self, kind: Kind, caller: &Caller, source: Source, subject: Value) {
-        let (kind, address) = (format!("{kind:?}"), source.address.to_string());
-        log::info(
-            "users or roles were changed",
-            json!({ "change": kind, "of": subject, "by": name(caller), "remote-addr": address }),
-        );
-    }
-
     fn tell(&self, line: &str, pace: usize, source: Source, fields: impl FnOnce() -> Value) {
         let (now, second) = (clock::coarse_milliseconds(), Duration::from_secs(1));
         let lines_max = limits::AUDIT_LINES_PER_SECOND;
@@ -152,6 +144,11 @@ impl ServiceContext {
         fields["others-since-the-last-line"] = unwritten.into();
         log::warn(line, fields);
     }
+}
+
+/// The line that tells of a change of users or roles.
+pub(super) fn change_line(kind: Kind, caller: &Caller, source: Source, of: &impl Subject) -> ChangeLine {
+    ChangeLine::new(kind, &of.subject(), name(caller), &source.address.to_string())
 }
 
 fn name(caller: &Caller) -> Option<&str> {
@@ -169,6 +166,23 @@ fn is_for_rights(status: &Status) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A megabyte in each name: the line waits as long as the change.
+    #[test]
+    fn a_line_keeps_no_more_of_a_change_than_it_shows() {
+        let (long, source) = ("n".repeat(1 << 20), Source::default());
+        let grant = AuthUserGrantRoleRequest { user: long.clone(), role: long.clone() };
+        let permit = AuthRoleGrantPermissionRequest { name: long.clone(), perm: None };
+        let add = AuthUserAddRequest { name: long, password: "hidden".to_owned(), ..Default::default() };
+        for line in [
+            change_line(Kind::UserGrantRole, &Caller::Nobody, source, &grant),
+            change_line(Kind::RoleGrantPermission, &Caller::Nobody, source, &permit),
+            change_line(Kind::UserAdd, &Caller::Nobody, source, &add),
+        ] {
+            let kept = format!("{line:?}");
+            assert!(kept.len() < 2_000 && kept.contains("nnn") && !kept.contains("hidden"), "{kept}");
+        }
+    }
 
     #[test]
     fn refusals_for_want_of_rights_are_told_and_others_are_not() {

@@ -41,7 +41,7 @@ use revd_proto::etcdserverpb::{
     AuthenticateResponse,
 };
 
-use crate::api::auth::audit::Subject;
+use crate::api::auth::audit::{Subject, change_line};
 use crate::api::auth::parts::TokenKind;
 use crate::api::auth::password_queue::Password;
 use crate::api::call::{Credentials, Message, Source, decoded};
@@ -84,7 +84,8 @@ impl Auth {
         message: Bytes,
     ) -> Result<Message, Error> {
         decoded(AuthEnableRequest::decode(message))?;
-        self.submit(caller, source, kind, Bytes::new(), &()).await
+        let line = change_line(kind, caller, source, &());
+        self.context.submit_told(caller, kind, Bytes::new(), line).await
     }
 
     /// Changes users or roles in a way that needs no password. Bytes that are no such request
@@ -96,23 +97,22 @@ impl Auth {
         kind: Kind,
         message: Bytes,
     ) -> Result<Message, Error> {
-        let request = decoded(R::decode(message.clone()))?;
-        self.submit(caller, source, kind, message, &request).await
+        let line = change_line(kind, caller, source, &decoded(R::decode(message.clone()))?);
+        self.context.submit_told(caller, kind, message, line).await
     }
 
-    /// Proposes a change, and tells of it in the log when it is made.
-    async fn submit(
+    /// The same of a request that has a hash in it now.
+    async fn change_hashed<R: prost::Message + Subject>(
         &self,
-        caller: &Caller,
+        credentials: &Credentials,
         source: Source,
         kind: Kind,
-        message: Bytes,
-        of: &impl Subject,
+        request: R,
     ) -> Result<Message, Error> {
-        let subject = of.subject();
-        let reply = self.context.submit(caller, kind, message, false).await?;
-        self.context.tell_change(kind, caller, source, subject);
-        Ok(reply)
+        let caller = &self.root_after_wait(credentials).await?;
+        let (line, message) = (change_line(kind, caller, source, &request), request.encode_to_vec().into());
+        drop(request); // it does not wait beside its message
+        self.context.submit_told(caller, kind, message, line).await
     }
 
     /// A new user: the password stays here, its hash goes through the log.
@@ -128,8 +128,7 @@ impl Auth {
             Some(options) if options.no_password => String::new(),
             _ => self.hashed(source, password).await?,
         };
-        let caller = &self.root_after_wait(credentials).await?;
-        self.submit(caller, source, Kind::UserAdd, request.encode_to_vec().into(), &request).await
+        self.change_hashed(credentials, source, Kind::UserAdd, request).await
     }
 
     /// As with etcd, a client that gives no password may give a hash of its own.
@@ -144,8 +143,7 @@ impl Auth {
         if !password.expose().is_empty() {
             request.hashed_password = self.hashed(source, password).await?;
         }
-        let caller = &self.root_after_wait(credentials).await?;
-        self.submit(caller, source, Kind::UserChangePassword, request.encode_to_vec().into(), &request).await
+        self.change_hashed(credentials, source, Kind::UserChangePassword, request).await
     }
 
     /// A root that is one still: its password may have waited long to be hashed, and its token, or

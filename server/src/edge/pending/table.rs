@@ -14,6 +14,7 @@ use crate::edge::leader_history::LeaderHistory;
 use crate::edge::pending::user_shares::{UserNumber, UserShares};
 use crate::edge::reads::Reads;
 use crate::edge::slots::SlotClass;
+use crate::observe::change_line::ChangeLine;
 use crate::observe::counters::{Counters, ProposalCounters};
 
 /// Edge view: the requests without an answer, by slot, and those that have not left.
@@ -103,6 +104,8 @@ pub(super) struct Waiter {
     pub(super) settled: bool,
     /// The value of `PendingTable::sweeps` at submission; none for a patient caller.
     pub(super) since: Option<u64>,
+    /// Tells of its end, also where the caller is gone.
+    pub(super) line: Option<Box<ChangeLine>>,
     pub(super) caller: Caller,
 }
 
@@ -137,6 +140,16 @@ impl Waiter {
             if let Some(waker) = waker {
                 waker.wake();
             }
+        }
+    }
+
+    /// The request is over, or nobody will know how it ends; one that has left with its caller was
+    /// never made.
+    pub(super) fn tell(&mut self, result: &Result<Outcome, Error>) {
+        if let Some(line) = self.line.take()
+            && !matches!(self.caller, Caller::Withdrawn)
+        {
+            line.end(result);
         }
     }
 }
@@ -177,6 +190,7 @@ impl PendingTable {
         if std::mem::replace(&mut waiter.settled, true) {
             return;
         }
+        waiter.tell(&result);
         self.inflight_bytes -= waiter.bytes;
         if waiter.is_command {
             self.numbers.ended();

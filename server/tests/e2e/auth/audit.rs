@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    AuthUserAddRequest, AuthUserGrantRoleRequest, AuthenticateRequest, DeleteRangeRequest, PutRequest,
-    RangeRequest, WatchCreateRequest,
+    AuthRoleAddRequest, AuthUserAddRequest, AuthUserGrantRoleRequest, AuthenticateRequest,
+    DeleteRangeRequest, PutRequest, RangeRequest, WatchCreateRequest,
 };
 use serde_json::Value;
 
 use super::bugs::{must, set_up, told, watch};
 use super::{FLAGS, call};
-use crate::harness::{Client, Server, TempDir, run, wait_until};
+use crate::harness::{Client, Cluster, Product, Server, TempDir, Wiring, run, wait_until};
 
 /// A line is written soon: by a thread of its own.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -112,6 +113,46 @@ fn changes_of_users_and_roles_are_in_the_log_with_their_author() {
         assert_eq!((&last["of"]["user"], &last["of"]["role"]), (&"eve".into(), &"b".into()));
         assert_eq!(changes[3]["of"]["permission"], "READWRITE");
         assert!(!server.log().contains("hidden"), "{}", server.log());
+    });
+}
+
+/// A leader that hears nobody has changes that nobody decides; their callers go. A change is told
+/// of when it is made all the same, and, when its member stops before that, as one that may be.
+#[test]
+fn a_change_whose_caller_is_gone_is_in_the_log() {
+    const WHILE_IT_HEARS_NOBODY: Duration = Duration::from_secs(2);
+    run(async {
+        let dir = TempDir::new();
+        // It goes on to lead for as long.
+        let flags = [&FLAGS[..], &["--heartbeat-interval=500", "--election-timeout=10000"]].concat();
+        let mut cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &flags).await;
+        let leader = cluster.leader().await;
+        let client = cluster.client(leader);
+        let (root, _) = set_up(&client).await;
+        let give_up = async |role: &str| {
+            cluster.isolate(leader);
+            let add = AuthRoleAddRequest { name: role.to_owned() }.encode_to_vec().into();
+            let asked = call(&client, "/etcdserverpb.Auth/RoleAdd", add, Some(&root));
+            tokio::time::timeout(WHILE_IT_HEARS_NOBODY, asked).await.expect_err("nobody decides it");
+        };
+        let count = |server: &Server, line: &str, role: &str| {
+            lines(server, line)
+                .iter()
+                .filter(|line| line["of"]["name"] == role && line["by"] == "root")
+                .count()
+        };
+        let server = &cluster.members[leader];
+        let made = "users or roles were changed";
+        give_up("left").await;
+        assert_eq!(count(server, made, "left"), 0, "{}", server.log());
+        cluster.mend();
+        wait_until(PATIENCE, || count(server, made, "left") == 1, || server.log());
+        give_up("undecided").await;
+        assert!(cluster.members[leader].stop().code().is_none_or(|code| code == 0));
+        let server = &cluster.members[leader];
+        let told =
+            ["undecided", "left"].map(|role| count(server, "users or roles may have been changed", role));
+        assert_eq!((count(server, made, "undecided"), told), (0, [1, 0]), "{}", server.log());
     });
 }
 

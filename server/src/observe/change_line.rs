@@ -1,0 +1,62 @@
+//! The line of the log that tells who has changed users or roles.
+//!
+//! It waits with the change, not with the caller: who changes rights and goes away before the
+//! answer is told of all the same. What it shows is bounded, for it is kept as long as the change
+//! waits, whatever the request has in it.
+
+use revd_member::apply::command::Kind;
+use revd_member::apply::outcome::Outcome;
+use revd_member::error::Error;
+use revd_member::limits::AUTH_NAME_BYTES_MAX;
+use serde_json::{Value, json};
+
+use crate::observe::log;
+
+/// A change that is under way.
+#[derive(Debug)]
+pub struct ChangeLine {
+    /// Its fields but for the end of the change.
+    fields: Value,
+}
+
+impl ChangeLine {
+    /// That of a change of this kind: what it is about, who makes it, and from where.
+    #[must_use]
+    pub fn new(kind: Kind, of: &Value, by: Option<&str>, address: &str) -> Self {
+        let by = by.map(shown);
+        Self { fields: json!({ "change": format!("{kind:?}"), "of": of, "by": by, "remote-addr": address }) }
+    }
+
+    /// Tells how the change ended: it was made, or nobody will know. Nothing is said of one that
+    /// was refused.
+    pub(crate) fn end(self, result: &Result<Outcome, Error>) {
+        match result {
+            Ok(outcome) if outcome.result.is_ok() => log::info("users or roles were changed", self.fields),
+            Ok(_) => {}
+            Err(why) => {
+                let mut fields = self.fields;
+                fields["error"] = why.to_string().into();
+                log::warn("users or roles may have been changed", fields);
+            }
+        }
+    }
+}
+
+/// As much of a name as a line shows: all of one that a user or a role can have.
+#[must_use]
+pub fn shown(name: &str) -> &str {
+    &name[..name.floor_char_boundary(AUTH_NAME_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_users_are_shown_in_full_and_longer_ones_are_cut() {
+        let longest = "n".repeat(AUTH_NAME_BYTES_MAX);
+        assert_eq!((shown("ann"), shown(&longest)), ("ann", &longest[..]));
+        let long = "\u{20ac}".repeat(500_000);
+        assert!(long.starts_with(shown(&long)) && shown(&long).len() == AUTH_NAME_BYTES_MAX / 3 * 3);
+    }
+}
