@@ -10,6 +10,7 @@ mod members;
 mod refused;
 mod revoked;
 mod rolling;
+mod rolling_load;
 mod rotation;
 mod session;
 mod sockets;
