@@ -4,6 +4,7 @@
 mod allowed;
 pub(crate) mod certificates;
 mod clients;
+mod documented;
 mod expiry;
 mod hostile;
 mod members;
