@@ -21,7 +21,7 @@ use revd_proto::etcdserverpb::{
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use super::bugs::{PASSWORD, hash, login, must, set_up};
+use super::bugs::{PASSWORD, hash, must, set_up};
 use super::{FLAGS, call};
 use crate::harness::{
     Client, Cluster, Product, TempDir, Wiring, from_env, products_of_clusters, run, within,
@@ -60,6 +60,15 @@ async fn settled(
         (!result.as_ref().is_err_and(passes)).then_some(result)
     })
     .await
+}
+
+/// A token of a user. Logins go through the log: they are asked for again behind a leader that has
+/// moved.
+async fn login(client: &Client, name: &str) -> String {
+    let request = AuthenticateRequest { name: name.to_owned(), password: PASSWORD.to_owned() };
+    let request = request.encode_to_vec().into();
+    let reply = settled(client, "/etcdserverpb.Auth/Authenticate", &request, None).await.unwrap();
+    AuthenticateResponse::decode(reply).unwrap().token
 }
 
 /// Writes by callers of root's, so many.
