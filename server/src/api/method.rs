@@ -31,6 +31,7 @@ use revd_proto::{v3electionpb, v3lockpb};
 
 use crate::api::Api;
 use crate::api::auth::identity::Need;
+use crate::api::auth::with_password;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::contract;
 use crate::api::health::Health;
@@ -418,13 +419,23 @@ impl Api {
         self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await
     }
 
-    /// As in etcd, the size of a change of users or roles is judged behind the token, and before
-    /// rights.
+    /// As in etcd, the length of a user's new password is judged before anything, and the size of a
+    /// change of users or roles behind the token, and before rights.
     #[cold]
     fn why_refused(&self, method: Unary, message: &Bytes, refused: Error) -> Error {
-        let is_for_rights = matches!(&refused, Error::Auth(why) if *why != AuthError::InvalidAuthToken);
-        let size = validate::proposal_size(message.len(), self.context.limits);
-        if is_for_rights && method.changes_users() { size.err().unwrap_or(refused) } else { refused }
+        let Error::Auth(why) = &refused else { return refused };
+        let bytes = match method {
+            Unary::UserAdd => with_password::proposal_bytes::<pb::AuthUserAddRequest>(message),
+            Unary::UserChangePassword => {
+                with_password::proposal_bytes::<pb::AuthUserChangePasswordRequest>(message)
+            }
+            _ if method.changes_users() => Ok(message.len()),
+            _ => return refused,
+        };
+        let is_of_token = *why == AuthError::InvalidAuthToken;
+        let size =
+            |bytes| if is_of_token { Ok(()) } else { validate::proposal_size(bytes, self.context.limits) };
+        bytes.and_then(size).err().unwrap_or(refused)
     }
 }
 

@@ -44,8 +44,10 @@ use revd_proto::etcdserverpb::{
 use crate::api::auth::audit::{Subject, change_line};
 use crate::api::auth::parts::TokenKind;
 use crate::api::auth::password_queue::Password;
+use crate::api::auth::with_password::SetsPassword as _;
 use crate::api::call::{Credentials, Message, Source, decoded};
 use crate::api::context::ServiceContext;
+use crate::api::validate;
 use crate::limits;
 use crate::secret::{Secret, fill_random};
 
@@ -122,16 +124,20 @@ impl Auth {
         credentials: &Credentials,
         message: Bytes,
     ) -> Result<Message, Error> {
+        let bytes = message.len();
         let (request, password) = with_password::decode::<AuthUserAddRequest>(message);
         let mut request = decoded(request)?;
-        request.hashed_password = match request.options {
-            Some(options) if options.no_password => String::new(),
-            _ => self.hashed(source, password).await?,
-        };
+        if request.place_of_hash(&password).is_some() {
+            request.hashed_password = self.hashed(source, password).await?;
+        } else {
+            // Of a password that counts for nothing, etcd's proposal has all.
+            validate::proposal_size(bytes, self.context.limits)?;
+            request.hashed_password = String::new();
+        }
         self.change_hashed(credentials, source, Kind::UserAdd, request).await
     }
 
-    /// As with etcd, a client that gives no password may give a hash of its own.
+    /// Another password, or the hash of one.
     pub(super) async fn user_change_password(
         &self,
         source: Source,
@@ -140,7 +146,7 @@ impl Auth {
     ) -> Result<Message, Error> {
         let (request, password) = with_password::decode::<AuthUserChangePasswordRequest>(message);
         let mut request = decoded(request)?;
-        if !password.expose().is_empty() {
+        if request.place_of_hash(&password).is_some() {
             request.hashed_password = self.hashed(source, password).await?;
         }
         self.change_hashed(credentials, source, Kind::UserChangePassword, request).await

@@ -20,6 +20,7 @@ use crate::api::auth::jwt::Jwt;
 use crate::api::auth::logins::{Logins, Origin};
 use crate::api::auth::password_hash::PasswordHash;
 use crate::api::auth::password_queue::{Answer, Job, PASSWORD_BYTES_MAX, Password, Place, Waiting, Work};
+use crate::api::auth::with_password;
 use crate::api::call::Source;
 use crate::clock;
 use crate::limits;
@@ -93,9 +94,7 @@ impl Passwords {
     /// [`AuthError::PasswordTooLong`]; [`Error::TooManyRequests`] when too many wait;
     /// [`Error::Stopped`].
     pub(super) async fn hash(&self, source: Source, password: Secret) -> Result<String, Error> {
-        if password.expose().len() > PASSWORD_BYTES_MAX {
-            return Err(Error::Auth(AuthError::PasswordTooLong));
-        }
+        with_password::check_length(&password)?;
         let password = password.cut_to(PASSWORD_BYTES_MAX);
         let mut salt = [0; 16];
         fill_random(&mut salt);

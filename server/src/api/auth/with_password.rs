@@ -2,10 +2,16 @@
 
 use bytes::Bytes;
 use prost::{DecodeError, Message};
+use revd_member::error::{AuthError, Error};
 use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest};
 use zeroize::Zeroize as _;
 
+use crate::api::auth::password_queue::PASSWORD_BYTES_MAX;
+use crate::api::call::decoded;
 use crate::secret::Secret;
+
+/// Of a hash by bcrypt, which has 60 letters, in base64.
+const HASH_LETTERS: usize = 80;
 
 /// A request with a password in it.
 pub(crate) trait WithPassword: Message + Default {
@@ -29,6 +35,46 @@ impl WithPassword for AuthenticateRequest {
     fn password(&mut self) -> &mut String {
         &mut self.password
     }
+}
+
+/// A request that gives a user a password, of which a hash goes through the log.
+pub(crate) trait SetsPassword: WithPassword {
+    /// Where the hash of its password goes; none where none is made.
+    fn place_of_hash(&mut self, password: &Secret) -> Option<&mut String>;
+}
+
+impl SetsPassword for AuthUserAddRequest {
+    fn place_of_hash(&mut self, _password: &Secret) -> Option<&mut String> {
+        let has_none = self.options.is_some_and(|options| options.no_password);
+        (!has_none).then_some(&mut self.hashed_password)
+    }
+}
+
+/// As with etcd, a client that gives no password may give a hash of its own.
+impl SetsPassword for AuthUserChangePasswordRequest {
+    fn place_of_hash(&mut self, password: &Secret) -> Option<&mut String> {
+        (!password.expose().is_empty()).then_some(&mut self.hashed_password)
+    }
+}
+
+/// The bytes that the proposal of such a request would have. What is kept of a password that is not
+/// hashed is no matter: etcd's proposal has all of it.
+///
+/// # Errors
+/// What the client gets for its password, whoever it is.
+pub(crate) fn proposal_bytes<R: SetsPassword>(message: &Bytes) -> Result<usize, Error> {
+    let (request, password) = decode::<R>(message.clone());
+    let mut request = decoded(request)?;
+    let Some(hash) = request.place_of_hash(&password) else { return Ok(message.len()) };
+    check_length(&password)?;
+    *hash = "=".repeat(HASH_LETTERS);
+    Ok(request.encoded_len())
+}
+
+/// bcrypt reads no more, and etcd makes no hash of what is longer.
+pub(super) fn check_length(password: &Secret) -> Result<(), Error> {
+    let is_too_long = password.expose().len() > PASSWORD_BYTES_MAX;
+    if is_too_long { Err(Error::Auth(AuthError::PasswordTooLong)) } else { Ok(()) }
 }
 
 /// Decodes such a request, or a part of it. The password is taken out of it, also where what comes

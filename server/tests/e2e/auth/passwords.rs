@@ -11,6 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Code;
 
+use super::bugs::set_up;
 use super::{FLAGS, call};
 use crate::harness::{Client, Server, TempDir, run, said_of_both, with_server};
 
@@ -74,6 +75,69 @@ fn the_length_of_a_password_counts_as_with_etcd() {
     let too_long = Err((Code::Unknown, "bcrypt: password length exceeds 72 bytes".to_owned()));
     assert!(seen.iter().filter(|told| **told == too_long).count() >= 4, "{seen:?}");
     assert!(seen.iter().filter(|told| told.is_ok()).count() > 20, "{seen:?}");
+}
+
+/// What is too long in a request to make or change a user is said before its caller's rights are
+/// asked for: of a password before its token, of the whole behind that.
+#[test]
+fn what_is_too_long_in_a_request_about_a_user_is_said_to_anybody_as_with_etcd() {
+    let seen = said_of_both(&FLAGS, async |server| {
+        let client = server.client().await;
+        let (root, ann) = set_up(&client).await;
+        let (long, name) = ("l".repeat(1_573_000), || "ann".to_owned());
+        let no_password = Some(UserAddOptions { no_password: true });
+        let add = |name: &str, password: &str, options| {
+            let (name, password) = (name.to_owned(), password.to_owned());
+            let hashed_password = String::new();
+            AuthUserAddRequest { name, password, options, hashed_password }.encode_to_vec()
+        };
+        let change = |name: &str, password: &str, hash: &str| {
+            let (name, password, hashed_password) = (name.to_owned(), password.to_owned(), hash.to_owned());
+            AuthUserChangePasswordRequest { name, password, hashed_password }.encode_to_vec()
+        };
+        let (too_long, longest) = ("p".repeat(73), "p".repeat(72));
+        let adds = [
+            add("eve", &too_long, None),
+            add("eve", &long, None),
+            add(&long, &too_long, None),
+            add(&long, &longest, None),
+            add(&long, "", None),
+            add("", &too_long, None),
+            add(&name(), &too_long, None),
+            add("eve", &long, no_password),
+            add(&long, "", no_password),
+            add("", &longest, None),
+        ];
+        let changes = [
+            change("nobody", &too_long, ""),
+            change("nobody", &long, ""),
+            change("nobody", &longest, ""),
+            change(&long, &too_long, ""),
+            change(&long, &longest, ""),
+            change(&long, "", ""),
+            change("nobody", "", &long),
+            change("nobody", &longest, &long),
+            change("", &too_long, ""),
+        ];
+        let adds = adds.into_iter().map(|request| ("/etcdserverpb.Auth/UserAdd", request));
+        let changes = changes.into_iter().map(|request| ("/etcdserverpb.Auth/UserChangePassword", request));
+        let mut seen = Vec::new();
+        for (number, (path, message)) in adds.chain(changes).enumerate() {
+            let tokens = [None, Some("garbage"), Some("abcdefghijklmnop.1"), Some(&*ann), Some(&*root)];
+            for (who, token) in tokens.into_iter().enumerate() {
+                let told = call(&client, path, message.clone().into(), token).await;
+                let told = told.map(drop).map_err(|status| (status.code(), status.message().to_owned()));
+                seen.push((number, path, who, told));
+            }
+        }
+        seen
+    });
+    let said = |text: &str| {
+        let is_said = |told: &Told| told.as_ref().is_err_and(|(_, said)| said == text);
+        seen.iter().filter(|(.., told)| is_said(told)).count()
+    };
+    let counts = ["bcrypt: password length exceeds 72 bytes", "etcdserver: request is too large"].map(said);
+    assert!(counts.iter().all(|count| *count >= 15), "{counts:?} of {seen:#?}");
 }
 
 /// Clients may make hashes by themselves, and write them more loosely than they should be.
