@@ -69,7 +69,7 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
     let mut revision = 1;
     if shape == "loaded" {
         let history = || KeyHistory::created(Revision { main: 1, sub: 0 });
-        index = KeyIndex::from_sorted(sorted.iter().map(|key| (&key[..], history())));
+        index = KeyIndex::from_sorted(sorted.iter().map(|key| (&key[..], history()))).expect("sorted keys");
     } else {
         let mut view = index.root().clone();
         put_all(&mut index, (0..keys).map(key), &mut revision, &mut view);

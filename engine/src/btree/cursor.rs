@@ -131,6 +131,7 @@ impl<'p> Cursor<'p> {
     ///
     /// # Errors
     /// When a page on the way is damaged; again at every later call.
+    #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator of results would invite skipping errors")]
     pub fn next(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
         let result = self.advance().and_then(|cell| {
@@ -201,6 +202,7 @@ impl<'p> Cursor<'p> {
         Ok(first)
     }
 
+    #[inline]
     fn advance(&mut self) -> Result<Option<LeafCell<'p>>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -233,6 +235,7 @@ impl<'p> Cursor<'p> {
     }
 }
 
+#[inline]
 fn value<'p>(pages: &'p Pages, stored: StoredValue<'p>) -> Result<&'p [u8]> {
     match stored {
         StoredValue::Inline(value) => Ok(value),

@@ -111,7 +111,6 @@ impl Loading<'_> {
             records += part.records;
             unswept += part.unswept;
         }
-        let out_of_order = || Error::corrupt("the keys of the saved index are out of order");
         if rows != of {
             return Err(Error::corrupt(format!("the saved index has {rows} keys instead of {of}")));
         }
@@ -174,6 +173,10 @@ impl Loading<'_> {
     }
 }
 
+fn out_of_order() -> Error {
+    Error::corrupt("the keys of the saved index are out of order")
+}
+
 /// Reads the history of a row.
 struct Rows<'t> {
     reader: HistoryReader<'t>,
@@ -196,7 +199,7 @@ impl Rows<'_> {
 fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut()) -> Result<LoadedRows> {
     let saved = Rows { reader: HistoryReader::new(tree), meta };
     let mut failure = None;
-    let (mut rows, mut unswept, mut before) = (0_u64, 0_u64, None);
+    let (mut rows, mut unswept) = (0_u64, 0_u64);
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&part.from)?;
     let keys = std::iter::from_fn(|| {
@@ -219,11 +222,6 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
                     return None;
                 }
             };
-            if before.is_some_and(|before: &[u8]| before >= key) {
-                failure = Some(Error::corrupt("the keys of the saved index are out of order"));
-                return None;
-            }
-            before = Some(key);
             if !history.loses(meta.compact_revision) {
                 return Some((key, history));
             }
@@ -233,10 +231,11 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
             }
         }
     });
-    let mut index = KeyIndex::from_sorted(keys);
+    let index = KeyIndex::from_sorted(keys);
     if let Some(error) = failure {
         return Err(error);
     }
+    let mut index = index.ok_or_else(out_of_order)?;
     let long = load_long(tree, &saved, part, &mut index)?;
     Ok(LoadedRows { index, rows, unswept, long })
 }

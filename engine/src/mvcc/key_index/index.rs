@@ -37,10 +37,10 @@ impl KeyIndex {
         Self::default()
     }
 
-    /// An index from its keys in ascending order.
+    /// An index from its keys in ascending order; none if they are in another.
     #[must_use]
-    pub fn from_sorted<K: AsRef<[u8]>>(keys: impl Iterator<Item = (K, KeyHistory)>) -> Self {
-        Self { root: IndexRoot { node: Arc::new(node::build(keys)) } }
+    pub fn from_sorted<K: AsRef<[u8]>>(keys: impl Iterator<Item = (K, KeyHistory)>) -> Option<Self> {
+        Some(Self { root: IndexRoot { node: Arc::new(node::build(keys)?) } })
     }
 
     /// One index of several; none if the keys of each do not follow those of the one before.

@@ -417,7 +417,7 @@ fn update_below(
 }
 
 /// A tree of keys that come in order with their histories, built from the leaves up.
-pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> IndexNode {
+pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> Option<IndexNode> {
     let mut level: Vec<NewChild> = Vec::new();
     loop {
         let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
@@ -430,10 +430,11 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
         }
         let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
         let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
-        let placed = is_sorted && push_leaf(&mut level, leaf);
-        assert!(placed, "leaf {} of an index is built from keys out of order", level.len());
+        if !is_sorted || !push_leaf(&mut level, leaf) {
+            return None;
+        }
     }
-    above_all(level)
+    Some(above_all(level))
 }
 
 /// Adds a leaf to a level; false if its keys do not follow those before.
