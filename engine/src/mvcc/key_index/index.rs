@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
+use crate::mvcc::key_index::build;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -40,13 +41,13 @@ impl KeyIndex {
     /// An index from its keys in ascending order; none if they are in another.
     #[must_use]
     pub fn from_sorted<K: AsRef<[u8]>>(keys: impl Iterator<Item = (K, KeyHistory)>) -> Option<Self> {
-        Some(Self { root: IndexRoot { node: Arc::new(node::build(keys)?) } })
+        Some(Self { root: IndexRoot { node: Arc::new(build::build(keys)?) } })
     }
 
     /// One index of several; none if the keys of each do not follow those of the one before.
     #[must_use]
     pub fn concatenated(parts: impl IntoIterator<Item = Self>) -> Option<Self> {
-        let root = node::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node)))?;
+        let root = build::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node)))?;
         Some(Self { root: IndexRoot { node: Arc::new(root) } })
     }
 

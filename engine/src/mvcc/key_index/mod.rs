@@ -6,6 +6,7 @@
 //! below each child are live and when the last of them changed, so counting a range takes two walks
 //! down the tree, and at an old revision one walk of what has changed since.
 
+mod build;
 mod count;
 mod created;
 mod index;

@@ -10,7 +10,7 @@ use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a leaf copies this many histories
 /// of 32 B: small enough that a change after each publication costs about a microsecond.
-const FANOUT: usize = 32;
+pub(super) const FANOUT: usize = 32;
 /// A node with fewer entries or children is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
 
@@ -36,15 +36,15 @@ pub(super) struct IndexEntry<'i> {
 #[derive(Debug, Clone)]
 pub(super) struct Child {
     pub(super) node: Arc<IndexNode>,
-    totals: Totals,
+    pub(super) totals: Totals,
 }
 
 /// A node that becomes the child of a branch, behind others.
 #[derive(Debug)]
 pub(super) struct NewChild {
     /// Its key in the branch.
-    first: Key,
-    child: Child,
+    pub(super) first: Key,
+    pub(super) child: Child,
 }
 
 /// Counts and revisions over all keys below a node.
@@ -111,7 +111,7 @@ impl Default for IndexNode {
 }
 
 impl Child {
-    fn of(node: IndexNode) -> Self {
+    pub(super) fn of(node: IndexNode) -> Self {
         Self { totals: node.totals(), node: Arc::new(node) }
     }
 
@@ -227,7 +227,7 @@ impl IndexNode {
         Self::Branch(Row::new(vec![left, child], [KeyRef::Bytes(&[]), KeyRef::Own(&first)].into_iter()))
     }
 
-    fn branches_above_leaves(&self) -> usize {
+    pub(super) fn branches_above_leaves(&self) -> usize {
         let (mut node, mut branches) = (self, 0);
         while let Self::Branch(children) = node {
             (node, branches) = (&children[0].node, branches + 1);
@@ -235,16 +235,17 @@ impl IndexNode {
         branches
     }
 
-    fn first_key(&self) -> Option<KeyRef<'_>> {
+    /// The first key of all; none if there are none.
+    pub(super) fn first_key(&self) -> Option<KeyRef<'_>> {
         let mut node = self;
         while let Self::Branch(children) = node {
-            node = &children.first()?.node;
+            node = &children.iter().find(|child| child.totals.len > 0)?.node;
         }
         let Self::Leaf(entries) = node else { return None };
         (!entries.is_empty()).then(|| entries.key_ref(0))
     }
 
-    fn last_key(&self) -> Option<KeyRef<'_>> {
+    pub(super) fn last_key(&self) -> Option<KeyRef<'_>> {
         let mut node = self;
         while let Self::Branch(children) = node {
             node = &children.last()?.node;
@@ -413,93 +414,6 @@ fn update_below(
             children.insert(at + 1, KeyRef::Own(&first), child);
             node.divide(at + 1)
         }
-    }
-}
-
-/// A tree of keys that come in order with their histories, built from the leaves up.
-pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> Option<IndexNode> {
-    let mut level: Vec<NewChild> = Vec::new();
-    loop {
-        let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
-        for (key, history) in entries.by_ref().take(FANOUT) {
-            keys.push(key);
-            histories.push(history);
-        }
-        if keys.is_empty() {
-            break;
-        }
-        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
-        let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
-        if !is_sorted || !push_leaf(&mut level, leaf) {
-            return None;
-        }
-    }
-    Some(above_all(level))
-}
-
-/// Adds a leaf to a level; false if its keys do not follow those before.
-fn push_leaf(level: &mut Vec<NewChild>, leaf: Row<KeyHistory>) -> bool {
-    let first = match level.last().and_then(|before| before.child.node.last_key()) {
-        Some(last) if last.bytes() >= leaf.key(0) => return false,
-        Some(last) => between(last.bytes(), leaf.key_ref(0)),
-        None => Key::default(),
-    };
-    level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
-    true
-}
-
-/// The tree of these nodes of one level.
-fn above_all(mut level: Vec<NewChild>) -> IndexNode {
-    while level.len() > 1 {
-        let mut parts = level.into_iter();
-        level = Vec::new();
-        loop {
-            let (mut keys, mut children) = (Vec::new(), Vec::with_capacity(FANOUT));
-            for NewChild { first, child } in parts.by_ref().take(FANOUT) {
-                keys.push(first);
-                children.push(child);
-            }
-            let Some(first) = keys.first().cloned() else { break };
-            let branch = Row::new(children, keys.iter().map(KeyRef::Own));
-            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch)) });
-        }
-    }
-    match level.pop() {
-        Some(root) => Arc::unwrap_or_clone(root.child.node),
-        None => IndexNode::default(),
-    }
-}
-
-/// One tree of several, whose leaves become its leaves; none if their keys do not follow each
-/// other.
-pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
-    let mut leaves: Vec<NewChild> = Vec::new();
-    for tree in trees.into_iter().filter(|tree| tree.width() > 0) {
-        let first = match (leaves.last().and_then(|before| before.child.node.last_key()), tree.first_key()) {
-            (Some(last), Some(first)) if last.bytes() >= first.bytes() => return None,
-            (Some(last), Some(first)) => between(last.bytes(), first),
-            _ => Key::default(),
-        };
-        let branches = tree.branches_above_leaves();
-        take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
-    }
-    Some(above_all(leaves))
-}
-
-/// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
-/// have, and touches none of them: they are most of the memory of an index.
-fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
-    if branches == 0 {
-        return leaves.push(tree);
-    }
-    let NewChild { first, child } = tree;
-    let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
-        unreachable!("all leaves of a tree lie below as many branches");
-    };
-    // The first key of a branch says nothing; that of the branch itself does.
-    let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
-    for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
-        take_leaves(NewChild { first, child }, branches - 1, leaves);
     }
 }
 

@@ -1,0 +1,168 @@
+//! A whole index at once: of keys in their order, or of other indexes whose keys follow each other.
+
+use std::sync::Arc;
+
+use crate::mvcc::key_history::KeyHistory;
+use crate::mvcc::key_index::keys::{Key, KeyRef, between};
+use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild};
+use crate::mvcc::key_index::row::Row;
+
+/// A tree of keys that come in order with their histories, built from the leaves up.
+pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> Option<IndexNode> {
+    let mut level: Vec<NewChild> = Vec::new();
+    loop {
+        let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
+        for (key, history) in entries.by_ref().take(FANOUT) {
+            keys.push(key);
+            histories.push(history);
+        }
+        if keys.is_empty() {
+            break;
+        }
+        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
+        let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
+        if !is_sorted || !push_leaf(&mut level, leaf) {
+            return None;
+        }
+    }
+    Some(above_all(level))
+}
+
+/// Adds a leaf to a level; false if its keys do not follow those before.
+fn push_leaf(level: &mut Vec<NewChild>, leaf: Row<KeyHistory>) -> bool {
+    let first = match level.last().and_then(|before| before.child.node.last_key()) {
+        Some(last) if last.bytes() >= leaf.key(0) => return false,
+        Some(last) => between(last.bytes(), leaf.key_ref(0)),
+        None => Key::default(),
+    };
+    level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
+    true
+}
+
+/// The tree of these nodes of one level.
+fn above_all(mut level: Vec<NewChild>) -> IndexNode {
+    while level.len() > 1 {
+        let mut parts = level.into_iter();
+        level = Vec::new();
+        loop {
+            let (mut keys, mut children) = (Vec::new(), Vec::with_capacity(FANOUT));
+            for NewChild { first, child } in parts.by_ref().take(FANOUT) {
+                keys.push(first);
+                children.push(child);
+            }
+            let Some(first) = keys.first().cloned() else { break };
+            let branch = Row::new(children, keys.iter().map(KeyRef::Own));
+            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch)) });
+        }
+    }
+    match level.pop() {
+        Some(root) => Arc::unwrap_or_clone(root.child.node),
+        None => IndexNode::default(),
+    }
+}
+
+/// One tree of several, whose leaves become its leaves; none if their keys do not follow each
+/// other.
+pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
+    let mut leaves: Vec<NewChild> = Vec::new();
+    for tree in trees.into_iter().filter(|tree| tree.len() > 0) {
+        let own = tree.first_key()?;
+        let first = match leaves.last() {
+            None => Key::default(),
+            Some(before) => {
+                let last = before.child.node.last_key()?;
+                if last.bytes() >= own.bytes() {
+                    return None;
+                }
+                between(last.bytes(), own)
+            }
+        };
+        let branches = tree.branches_above_leaves();
+        take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
+    }
+    Some(above_all(leaves))
+}
+
+/// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
+/// have, and touches none of them: they are most of the memory of an index. Those that have lost
+/// all of their keys are left out.
+fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
+    if tree.child.totals.len == 0 {
+        return;
+    }
+    if branches == 0 {
+        return leaves.push(tree);
+    }
+    let NewChild { first, child } = tree;
+    let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
+        unreachable!("all leaves of a tree lie below as many branches");
+    };
+    // The first key of a branch says nothing; that of the branch itself does.
+    let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
+    for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
+        take_leaves(NewChild { first, child }, branches - 1, leaves);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mvcc::key_history::KeyHistory;
+    use crate::mvcc::key_index::KeyIndex;
+    use crate::mvcc::revision::Revision;
+
+    fn key(number: usize) -> Vec<u8> {
+        format!("{number:06}").into_bytes()
+    }
+
+    /// Keys by number; some of them have been deleted since, and compacted.
+    fn part(numbers: std::ops::Range<usize>, deleted: &[usize]) -> KeyIndex {
+        let created = KeyHistory::created(Revision { main: 1, sub: 0 });
+        let mut part = KeyIndex::from_sorted(numbers.map(|number| (key(number), created.clone()))).unwrap();
+        for number in deleted {
+            part.tombstone(&key(*number), Revision { main: 2, sub: 0 }).unwrap();
+            part.compact_key(&key(*number), 2);
+        }
+        part
+    }
+
+    /// A leaf that is alone in its branch stays there when its last key goes: here the last one of
+    /// the first part, and the first ones of the second, which has two levels of branches.
+    #[test]
+    fn parts_are_joined_whose_outer_leaves_have_lost_all_keys() {
+        let emptied: Vec<usize> = (2_000..2_032).chain(2_100..2_101).collect();
+        for (first, second) in [
+            (part(0..1_025, &[1_024]), part(2_000..3_500, &[])),
+            (part(0..1_025, &[1_024]), part(2_000..3_500, &emptied)),
+            (part(0..40, &(0..40).collect::<Vec<_>>()), part(2_000..3_500, &[])),
+            (part(0..1_500, &[]), part(2_000..3_025, &[3_024])),
+            (part(0..1_500, &[]), part(2_000..2_032, &(2_000..2_032).collect::<Vec<_>>())),
+        ] {
+            let there = |number: usize| {
+                first.root().get(&key(number), i64::MAX).or_else(|| second.root().get(&key(number), i64::MAX))
+            };
+            let expected: Vec<_> = (0..3_500).map(there).collect();
+            let len = first.root().len() + second.root().len();
+            let mut joined = KeyIndex::concatenated([first, second, KeyIndex::new()]).unwrap();
+            assert_eq!((joined.root().len(), joined.root().entries().count() as u64), (len, len));
+            for (number, expected) in expected.into_iter().enumerate() {
+                assert_eq!(joined.root().get(&key(number), i64::MAX), expected, "key {number}");
+                joined.put(&key(number), Revision { main: 3, sub: number.try_into().unwrap() });
+            }
+            assert!(joined.root().entries().map(|(key, _)| key.to_vec()).eq((0..3_500).map(key)));
+        }
+    }
+
+    #[test]
+    fn parts_out_of_order_are_not_joined() {
+        let parts = || [part(0..1_025, &[1_024]), part(1_020..1_500, &[])];
+        assert!(KeyIndex::concatenated(parts()).is_none());
+        let [one, other] = parts();
+        assert!(KeyIndex::concatenated([other, one]).is_none());
+        assert!(
+            KeyIndex::from_sorted(
+                [3, 5, 4].map(|it| (key(it), KeyHistory::created(Revision { main: 1, sub: 0 }))).into_iter()
+            )
+            .is_none()
+        );
+    }
+}
