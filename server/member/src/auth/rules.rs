@@ -213,19 +213,18 @@ pub(crate) fn add_role(store: &mut Store, name: String) -> Result<(), Error> {
     Ok(())
 }
 
-/// Its users lose it.
+/// Its users lose it. As in etcd, all users are looked at: a table of the users of each role would
+/// have to be kept by every grant, for something that is done by hand and seldom. In memory at a time
+/// are those that have the role.
 pub(crate) fn delete_role(store: &mut Store, name: &str) -> Result<(), Error> {
     if is_enabled(store) && name == ROOT {
         return Err(Error::Auth(AuthError::InvalidAuthManagement));
     }
     role(store, name)?;
     schema::remove_role(store, name);
-    let users: Vec<User> = schema::users(store.tables()).collect();
-    for mut user in users {
-        if remove_role(&mut user, name) {
-            schema::put_user(store, &user);
-        }
-    }
+    let has_lost = |mut user: User| remove_role(&mut user, name).then_some(user);
+    let losers: Vec<User> = schema::users(store.tables()).filter_map(has_lost).collect();
+    losers.iter().for_each(|user| schema::put_user(store, user));
     count(store);
     Ok(())
 }
