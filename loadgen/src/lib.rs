@@ -54,6 +54,6 @@ pub mod wire;
 pub mod certificates;
 pub mod clock;
 pub mod disk;
-pub mod started;
+mod started;
 pub mod table;
 pub mod units;

@@ -1,10 +1,11 @@
 //! What this program has started and made: processes and folders that must not outlive it.
 //!
-//! Each is known here from when it is there until it is gone. At SIGINT and SIGTERM the processes
-//! are ended, the folders are removed, and the program exits with 128 and the number of the signal.
-//! A run that keeps its results ([`keep_results`]) is told instead and ends by itself, with the
-//! same status; a second signal does not wait for it. A program that is killed can do nothing: the
-//! system ends its processes (`setpriv --pdeathsig`), and its folders stay.
+//! Each is known here from when it is there until it is gone. At SIGINT, SIGTERM, and a
+//! SIGHUP that is not ignored, the processes are ended, the folders are removed, and the program
+//! exits with 128 and the number of the signal. A run that keeps its results ([`keep_results`]) is
+//! told of the first signal instead, and ends by itself, with the same status; a second signal does
+//! not wait for it. A program that is killed can do nothing: the system ends its processes
+//! (`setpriv --pdeathsig`), and its folders stay.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,17 +20,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
 
 use crate::clock;
 
-/// How long a process that was killed may take to be gone.
-const GONE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// How long processes that were killed may take to be gone.
+const GONE: Duration = Duration::from_secs(10);
 /// A folder in which somebody still makes files is removed again, so often and after such rests.
 const REMOVALS: usize = 100;
 const REST: Duration = Duration::from_millis(10);
@@ -149,8 +151,8 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<OwnProcess> {
             Ok(OwnProcess { child, _known: Known(number) })
         }
         Err(error) => {
-            child.kill()?;
-            child.wait()?;
+            let _ = child.kill();
+            let _ = child.wait();
             Err(error.into())
         }
     }
@@ -192,7 +194,9 @@ impl Started {
 
     fn listen(&mut self) -> io::Result<()> {
         if !self.listens {
-            let mut signals = Signals::new([SIGINT, SIGTERM])?;
+            let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+            // Dropped, and deaf by that, if the thread cannot begin.
+            let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup))?;
             let answer = move || signals.forever().for_each(answer);
             std::thread::Builder::new().name("signals".to_owned()).spawn(answer)?;
             self.listens = true;
@@ -200,18 +204,39 @@ impl Started {
         Ok(())
     }
 
-    /// Ends the processes, then removes the folders, in which they cannot write any more.
+    /// Ends the processes, then removes the folders, in which they cannot write any more. The program
+    /// must exit then: whoever waits for one of the processes would not find it.
     fn end(&self) {
         for process in self.processes.values() {
             let _ = pidfd_send_signal(process, Signal::KILL); // or it has ended
         }
+        let until = clock::nanos() + clock::in_nanos(GONE);
+        self.processes.values().for_each(|process| wait_for_end(process, until));
+        self.folders.values().for_each(|folder| remove(folder));
         for process in self.processes.values() {
-            let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&GONE));
             // Not every system has somebody who does this when the program is gone.
             let _ = waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
         }
-        self.folders.values().for_each(|folder| remove(folder));
     }
+}
+
+/// Until it has ended, or the clock says so; further signals do not shorten this.
+fn wait_for_end(process: &OwnedFd, until: u64) {
+    loop {
+        let left = Duration::from_nanos(until.saturating_sub(clock::nanos()));
+        let left = Timespec::try_from(left).unwrap_or_default();
+        if poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) != Err(Errno::INTR) {
+            return;
+        }
+    }
+}
+
+/// Whether this program was started so that a signal is nothing to it, as by `nohup`.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 fn answer(signal: i32) {
