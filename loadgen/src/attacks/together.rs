@@ -13,8 +13,8 @@ const REST: Duration = Duration::from_millis(5);
 /// Reads in which a connection must show that it is closed: one on which more is said is open.
 const READS_MAX: usize = 64;
 
-/// Takes steps on each connection until one does not end with silence, or until all have waited so
-/// long: nothing is known then. The sockets must not block.
+/// Takes steps on each connection until one does not end with silence, or until `patience` is over:
+/// `None` for those that kept silent. The sockets must not block.
 pub(super) fn together<C, T>(
     connections: &mut [C],
     patience: Duration,

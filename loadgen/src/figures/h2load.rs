@@ -201,10 +201,10 @@ pub(super) fn run_at(
     }
     let mut rate = 0.0;
     for (mut child, share) in running {
-        let mut said = String::new();
-        child.stdout.take().context("no output of h2load")?.read_to_string(&mut said)?;
+        let mut said = Vec::new();
+        child.stdout.take().context("no output of h2load")?.read_to_end(&mut said)?;
         child.wait()?;
-        rate += rate_of(&server.name, &said, share.calls)?;
+        rate += rate_of(&server.name, &String::from_utf8_lossy(&said), share.calls)?;
     }
     let cpu = server.cpu() - before;
     let revision_after = try_one(server, message).context("a call after h2load")?;
