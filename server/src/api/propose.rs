@@ -15,12 +15,12 @@ use revd_member::schema;
 use crate::api::call::Message;
 use crate::api::context::ServiceContext;
 use crate::api::{txn, validate};
+use crate::edge::change_line::ChangeLine;
 use crate::edge::pending::Proposal;
 use crate::edge::pending::user_shares::UserNumber;
 use crate::edge::slots::SlotClass;
 use crate::limits;
 use crate::observe::bounds::Bound;
-use crate::observe::change_line::ChangeLine;
 
 impl ServiceContext {
     /// Proposes a command of the member's own, and waits until it is durable and applied.

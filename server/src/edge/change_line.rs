@@ -1,8 +1,8 @@
 //! The line of the log that tells who has changed users or roles.
 //!
-//! It waits with the change, not with the caller: who changes rights and goes away before the
-//! answer is told of all the same. What it shows is bounded, for it is kept as long as the change
-//! waits, whatever the request has in it.
+//! It waits with the change, not with the caller: a caller that changes rights and goes away
+//! before the answer is told of all the same. The line is kept as long as the change waits, and is
+//! bounded, whatever the request has in it.
 
 use revd_member::apply::command::Kind;
 use revd_member::apply::outcome::Outcome;

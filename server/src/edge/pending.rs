@@ -31,12 +31,12 @@ use revd_member::apply::local::{LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
 
+use crate::edge::change_line::ChangeLine;
 use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
 use crate::edge::pending::user_shares::{Part, UserNumber};
 use crate::edge::reads::WaitingRead;
 use crate::edge::slots::SlotClass;
 use crate::limits::{ProposalLimits, RequestSweeps};
-use crate::observe::change_line::ChangeLine;
 use crate::observe::counters::Counters;
 
 /// Edge view: the proposals of one edge core.

@@ -8,7 +8,6 @@ pub mod bounds;
 pub mod calls;
 pub mod turns;
 
-pub mod change_line;
 pub mod seldom;
 
 pub mod count;

@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 use crate::api::call::{Metadata, Source};
 use crate::api::context::ServiceContext;
 use crate::api::named_method::NamedMethod;
+use crate::edge::change_line::{ChangeLine, shown};
 use crate::observe::calls::CountedCall;
-use crate::observe::change_line::{ChangeLine, shown};
 use crate::observe::log;
 use crate::{clock, limits};
 

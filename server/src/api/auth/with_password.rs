@@ -57,11 +57,11 @@ impl SetsPassword for AuthUserChangePasswordRequest {
     }
 }
 
-/// The bytes that the proposal of such a request would have. What is kept of a password that is not
-/// hashed is no matter: etcd's proposal has all of it.
+/// The bytes that the proposal of such a request would have. A password that is not hashed counts
+/// in full, as in etcd, whose proposal has all of it.
 ///
 /// # Errors
-/// What the client gets for its password, whoever it is.
+/// That of the password, which any client gets.
 pub(crate) fn proposal_bytes<R: SetsPassword>(message: &Bytes) -> Result<usize, Error> {
     let (request, password) = decode::<R>(message.clone());
     let mut request = decoded(request)?;

@@ -10,11 +10,11 @@ use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
 use slab::Slab;
 
+use crate::edge::change_line::ChangeLine;
 use crate::edge::leader_history::LeaderHistory;
 use crate::edge::pending::user_shares::{UserNumber, UserShares};
 use crate::edge::reads::Reads;
 use crate::edge::slots::SlotClass;
-use crate::observe::change_line::ChangeLine;
 use crate::observe::counters::{Counters, ProposalCounters};
 
 /// Edge view: the requests without an answer, by slot, and those that have not left.
