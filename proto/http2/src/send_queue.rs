@@ -88,7 +88,8 @@ impl SendQueue {
         self.bytes -= bytes;
         while left > 0 {
             if self.chunks.is_empty() && !self.copies.is_empty() {
-                // They go out now, or are the one chunk that does in part: they stay where they are.
+                // They go out now, or are the one chunk that does in part: they stay where they
+                // are.
                 self.chunks.push_back(std::mem::take(&mut self.copies).into());
             }
             let chunk = self.chunks.front_mut().expect("the chunks hold so many bytes");

@@ -214,8 +214,8 @@ pub(crate) fn add_role(store: &mut Store, name: String) -> Result<(), Error> {
 }
 
 /// Its users lose it. As in etcd, all users are looked at: a table of the users of each role would
-/// have to be kept by every grant, for something that is done by hand and seldom. In memory at a time
-/// are those that have the role.
+/// have to be kept by every grant, for something that is done by hand and seldom. Those that have
+/// the role are in memory together, and no others.
 pub(crate) fn delete_role(store: &mut Store, name: &str) -> Result<(), Error> {
     if is_enabled(store) && name == ROOT {
         return Err(Error::Auth(AuthError::InvalidAuthManagement));

@@ -161,7 +161,7 @@ fn a_change_whose_caller_is_gone_is_in_the_log() {
 #[test]
 fn refusals_do_not_fill_the_log() {
     const ASKED: usize = 2_000;
-    /// What a core may write.
+    /// Those that a core may write.
     const LINES_PER_SECOND: u64 = 20;
     run(async {
         let dir = TempDir::new();
@@ -187,8 +187,8 @@ fn refusals_do_not_fill_the_log() {
         let lines = lines(&server, "a request was refused");
         let at = |line: &Value| humantime::parse_rfc3339(line["ts"].as_str().unwrap()).unwrap();
         let took = at(lines.last().unwrap()).duration_since(at(&lines[0])).unwrap();
-        // One connection is on one core. The last second may have just begun, and clocks differ by some
-        // milliseconds.
+        // One connection is on one core. The last second may have just begun, and clocks differ by
+        // some milliseconds.
         let lines_max = LINES_PER_SECOND * (took.as_secs() + 2);
         assert!(lines.len() as u64 <= lines_max, "{} lines in {took:?}", lines.len());
     });

@@ -77,8 +77,8 @@ fn the_length_of_a_password_counts_as_with_etcd() {
     assert!(seen.iter().filter(|told| told.is_ok()).count() > 20, "{seen:?}");
 }
 
-/// What is too long in a request to make or change a user is said before its caller's rights are
-/// asked for: of a password before its token, of the whole behind that.
+/// A request to make or change a user that is too long is refused for that before its caller's
+/// rights are asked for; its password is judged before the token, the whole of it behind that.
 #[test]
 fn what_is_too_long_in_a_request_about_a_user_is_said_to_anybody_as_with_etcd() {
     let seen = said_of_both(&FLAGS, async |server| {

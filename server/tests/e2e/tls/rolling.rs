@@ -73,7 +73,7 @@ impl Rolling {
         }
     }
 
-    /// Nobody who came to a member was refused, nor did another member refuse it.
+    /// No caller of a member was refused, nor did another member refuse this one.
     fn check_log(&self, at: usize) {
         let log = self.servers[at].log();
         let lower = |line: &str| line.to_lowercase();

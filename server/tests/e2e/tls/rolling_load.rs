@@ -1,7 +1,7 @@
 //! Clients of three members that move to another authority: over TLS, with certificates of one
-//! authority or of both in turns, and without TLS. Each knows which of its writes were acknowledged,
-//! and when its member is disturbed: at no other time a request may fail, and never for a
-//! certificate.
+//! authority or of both in turns, and without TLS. Each knows which of its writes were
+//! acknowledged, and when its member is disturbed: at no other time a request may fail, and never
+//! for a certificate.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
