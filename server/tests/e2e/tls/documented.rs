@@ -40,6 +40,7 @@ fn has_tools() -> bool {
 fn shell(dir: &Path, commands: &str, variables: &[(&str, String)]) -> Output {
     let mut command = Command::new("bash");
     command.args(["-eu", "-o", "pipefail", "-c", commands]).current_dir(dir);
+    command.env("ETCDCTL_COMMAND_TIMEOUT", "30s");
     command.envs(variables.iter().map(|(name, value)| (*name, value))).output().unwrap()
 }
 
@@ -88,6 +89,7 @@ fn flags(command: &str, dir: &Path, at: usize, urls: &[String]) -> Vec<String> {
     }
     let initial = urls.iter().enumerate().map(|(at, url)| format!("m{}={url}", at + 1));
     flags.extend(["--initial-cluster".to_owned(), initial.collect::<Vec<_>>().join(",")]);
+    flags.push("--bcrypt-cost=4".to_owned()); // a machine may be busy with other tests
     flags
 }
 
