@@ -1,4 +1,4 @@
-//! What this program has started and made: processes and folders that must not outlive it.
+//! Processes and folders that this program has started and made, and that must not outlive it.
 //!
 //! Each is known here from when it is there until it is gone. At SIGINT, SIGTERM, and a
 //! SIGHUP that is not ignored, the processes are ended, the folders are removed, and the program
@@ -42,7 +42,7 @@ const REST: Duration = Duration::from_millis(10);
 /// more, and whoever has something that is known here does not get past letting go of it.
 #[derive(Debug)]
 struct Started {
-    /// Somebody listens for signals.
+    /// A thread listens for signals.
     listens: bool,
     /// The first one that came.
     signal: Option<i32>,
@@ -204,8 +204,8 @@ impl Started {
         Ok(())
     }
 
-    /// Ends the processes, then removes the folders, in which they cannot write any more. The program
-    /// must exit then: whoever waits for one of the processes would not find it.
+    /// Ends the processes, then removes the folders, in which they cannot write any more. The
+    /// program must exit then: whoever waits for one of the processes would not find it.
     fn end(&self) {
         for process in self.processes.values() {
             let _ = pidfd_send_signal(process, Signal::KILL); // or it has ended

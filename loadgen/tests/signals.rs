@@ -1,4 +1,4 @@
-//! What a loadgen leaves that is ended by a signal: no server, and no folder.
+//! A loadgen that is ended by a signal leaves no server, and no folder.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

@@ -68,7 +68,7 @@ fn chains(target: &AttackTarget) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Somebody with such a chain.
+/// A caller with such a chain.
 struct Caller {
     session: Session,
     has_asked: bool,

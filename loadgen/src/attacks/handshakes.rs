@@ -51,8 +51,8 @@ fn hold<'s>(target: &AttackTarget, wanted: usize, says: impl Fn(usize) -> &'s [u
             target.tally.told("no connection");
             break;
         };
-        // One that the server has ended already is what should happen. What it does not take now is
-        // not said: the others would wait.
+        // One that the server has ended already is what should happen. Bytes that it does not
+        // take now are not said: the others would wait.
         stream.set_nonblocking(true)?;
         let _ = stream.write_all(says(at));
         held.push(stream);

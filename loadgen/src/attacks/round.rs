@@ -217,7 +217,7 @@ pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     faults
 }
 
-/// What the attacker was told with these words in it.
+/// The things that the attacker was told with these words in them.
 fn told<'r>(round: &'r AttackRound, words: &str) -> impl Iterator<Item = &'r str> {
     round.told.iter().map(|(told, _)| told.as_str()).filter(move |told| told.contains(words))
 }
