@@ -31,7 +31,6 @@ use revd_proto::{v3electionpb, v3lockpb};
 
 use crate::api::Api;
 use crate::api::auth::identity::Need;
-use crate::api::auth::with_password;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::contract;
 use crate::api::health::Health;
@@ -107,23 +106,23 @@ macro_rules! unary {
                 }
             }
 
-            /// The error of bytes that are not its request message.
-            #[cold]
-            async fn malformed(self, message: &Bytes, txn_parts_max: usize) -> Option<Error> {
+            /// The bytes that its proposal would have, if it makes one; the error of bytes that are
+            /// not its request message, or of a new password that is too long.
+            async fn proposal_bytes(self, message: &Bytes, txn_parts_max: usize) -> Result<usize, Error> {
                 let checked = match self {
                     _ if self == Self::Txn => refused::check_txn(message, txn_parts_max),
                     _ if self == Self::Authenticate => {
                         refused::check_with_password::<pb::AuthenticateRequest>(message).await
                     }
                     _ if self == Self::UserAdd => {
-                        refused::check_with_password::<pb::AuthUserAddRequest>(message).await
+                        return refused::check_proposal::<pb::AuthUserAddRequest>(message).await;
                     }
                     _ if self == Self::UserChangePassword => {
-                        refused::check_with_password::<pb::AuthUserChangePasswordRequest>(message).await
+                        return refused::check_proposal::<pb::AuthUserChangePasswordRequest>(message).await;
                     }
                     $(Self::$name => refused::check::<$request>(message).await,)*
                 };
-                checked.err().filter(|error| matches!(error, Error::Malformed(_)))
+                checked.map(|()| message.len())
             }
 
             /// It may wait for other clients as long as they like.
@@ -146,15 +145,12 @@ macro_rules! unary {
                 let is_taken = self.context.take_if_known(method.need(), &metadata.caller, $message.len())?;
                 let $caller = &match self.let_in(method, metadata, &$message).await {
                     Ok(caller) => caller,
-                    // As with grpc-go, which decodes a message before anything is asked.
                     Err(refused) => {
                         if !is_taken {
                             let caller = self.context.caller_after_wait(&metadata.caller);
                             self.context.auth.limits.take(&caller, $message.len())?;
                         }
-                        let parts_max = self.context.limits.txn_parts_max();
-                        let malformed = Box::pin(method.malformed(&$message, parts_max)).await;
-                        return Err(malformed.unwrap_or_else(|| self.why_refused(method, &$message, refused)).into());
+                        return Err(Box::pin(self.why_refused(method, &$message, refused)).await.into());
                     }
                 };
                 if !is_taken {
@@ -419,23 +415,23 @@ impl Api {
         self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await
     }
 
-    /// As in etcd, the length of a user's new password is judged before anything, and the size of a
-    /// change of users or roles behind the token, and before rights.
+    /// As with grpc-go, a message is decoded before anything is asked. As in etcd, the length of a
+    /// user's new password is judged then, and the size of a change of users or roles behind the
+    /// token, and before rights.
     #[cold]
-    fn why_refused(&self, method: Unary, message: &Bytes, refused: Error) -> Error {
-        let Error::Auth(why) = &refused else { return refused };
-        let bytes = match method {
-            Unary::UserAdd => with_password::proposal_bytes::<pb::AuthUserAddRequest>(message),
-            Unary::UserChangePassword => {
-                with_password::proposal_bytes::<pb::AuthUserChangePasswordRequest>(message)
-            }
-            _ if method.changes_users() => Ok(message.len()),
-            _ => return refused,
+    async fn why_refused(&self, method: Unary, message: &Bytes, refused: Error) -> Error {
+        let limits = self.context.limits;
+        let bytes = match method.proposal_bytes(message, limits.txn_parts_max()).await {
+            Err(malformed @ Error::Malformed(_)) => return malformed,
+            bytes => bytes,
         };
-        let is_of_token = *why == AuthError::InvalidAuthToken;
-        let size =
-            |bytes| if is_of_token { Ok(()) } else { validate::proposal_size(bytes, self.context.limits) };
-        bytes.and_then(size).err().unwrap_or(refused)
+        let Error::Auth(why) = &refused else { return refused };
+        let judged = match why {
+            _ if !method.changes_users() => return refused,
+            AuthError::InvalidAuthToken => bytes.map(drop),
+            _ => bytes.and_then(|bytes| validate::proposal_size(bytes, limits)),
+        };
+        judged.err().unwrap_or(refused)
     }
 }
 
@@ -454,11 +450,13 @@ impl Unary {
         )
     }
 
-    /// Its message goes through the log as it is, and changes users or roles.
+    /// What it proposes changes users or roles.
     fn changes_users(self) -> bool {
         matches!(
             self,
-            Self::UserDelete
+            Self::UserAdd
+                | Self::UserDelete
+                | Self::UserChangePassword
                 | Self::UserGrantRole
                 | Self::UserRevokeRole
                 | Self::RoleAdd

@@ -10,7 +10,7 @@ use prost::{DecodeError, Message};
 use revd_member::apply::txn_message;
 use revd_member::error::Error;
 
-use crate::api::auth::with_password::{self, WithPassword};
+use crate::api::auth::with_password::{self, Partly, SetsPassword, WithPassword};
 use crate::api::call::decoded;
 use crate::limits;
 use crate::queues::turn::give_way;
@@ -23,6 +23,14 @@ pub(super) async fn check<R: Message + Default>(message: &Bytes) -> Result<(), E
 /// The same, where passwords may be among the fields: they are wiped.
 pub(super) async fn check_with_password<R: WithPassword>(message: &Bytes) -> Result<(), Error> {
     in_parts(message, limits::REFUSED_PART_BYTES, |part| with_password::decode::<R>(part).0.map(drop)).await
+}
+
+/// The same of a request that gives a user a password, of which one whole is kept, and the bytes
+/// that its proposal would have.
+pub(super) async fn check_proposal<R: SetsPassword>(message: &Bytes) -> Result<usize, Error> {
+    let mut request = Partly::<R>::of_bytes(message.len());
+    in_parts(message, limits::REFUSED_PART_BYTES, |part| request.read(&part)).await?;
+    request.proposal_bytes(message.len())
 }
 
 /// The same of a transaction, of any depth.
@@ -79,7 +87,8 @@ pub(super) fn has_more_fields(message: &[u8], fields_max: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use futures_lite::future::block_on;
-    use revd_proto::etcdserverpb::{AuthUserAddRequest, MemberUpdateRequest};
+    use revd_member::error::AuthError;
+    use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, MemberUpdateRequest};
 
     use super::*;
 
@@ -131,6 +140,31 @@ mod tests {
         assert!(!has_more_fields(&message, 10) && has_more_fields(&message, 9));
         assert!(!has_more_fields(&message[..message.len() - 1], 9));
         assert!(!has_more_fields(&[], 0) && has_more_fields(&[8, 1], 0));
+    }
+
+    /// Fields that come again count as in the whole: the last one, also where it is empty.
+    #[test]
+    fn a_proposal_has_the_same_bytes_whatever_parts_its_request_is_read_in() {
+        let change = |name: &str, password: &str, hash: &str| {
+            let (name, password, hashed_password) = (name.to_owned(), password.to_owned(), hash.to_owned());
+            AuthUserChangePasswordRequest { name, password, hashed_password }.encode_to_vec()
+        };
+        let hashed = change("a", "", &"=".repeat(80)).len();
+        let (long, of_bob) = ("p".repeat(73), change("bob", "secret", "hash"));
+        let cases = [
+            ([change("ann", &long, ""), change("", "", "")].concat(), Err(AuthError::PasswordTooLong)),
+            ([change("ann", &long, ""), change("a", "pass", "hash")].concat(), Ok(hashed)),
+            ([of_bob.clone(), change("ann", "", "other"), vec![0x12, 0]].concat(), Ok(of_bob.len() + 14)),
+            (of_bob, Ok(hashed + 2)),
+        ];
+        for (message, bytes) in cases {
+            for part_bytes in [1, 7, 1 << 20] {
+                let mut request = Partly::<AuthUserChangePasswordRequest>::of_bytes(message.len());
+                block_on(in_parts(&message.clone().into(), part_bytes, |part| request.read(&part))).unwrap();
+                let seen = request.proposal_bytes(message.len());
+                assert_eq!(seen, bytes.clone().map_err(Error::Auth), "{message:?} by {part_bytes}");
+            }
+        }
     }
 
     #[test]

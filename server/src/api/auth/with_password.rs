@@ -7,7 +7,6 @@ use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest
 use zeroize::Zeroize as _;
 
 use crate::api::auth::password_queue::PASSWORD_BYTES_MAX;
-use crate::api::call::decoded;
 use crate::secret::Secret;
 
 /// Of a hash by bcrypt, which has 60 letters, in base64.
@@ -57,18 +56,46 @@ impl SetsPassword for AuthUserChangePasswordRequest {
     }
 }
 
-/// The bytes that the proposal of such a request would have. A password that is not hashed counts
-/// in full, as in etcd, whose proposal has all of it.
-///
-/// # Errors
-/// That of the password, which any client gets.
-pub(crate) fn proposal_bytes<R: SetsPassword>(message: &Bytes) -> Result<usize, Error> {
-    let (request, password) = decode::<R>(message.clone());
-    let mut request = decoded(request)?;
-    let Some(hash) = request.place_of_hash(&password) else { return Ok(message.len()) };
-    check_length(&password)?;
-    *hash = "=".repeat(HASH_LETTERS);
-    Ok(request.encoded_len())
+/// A request that gives a user a password, of which parts have been read so far. Its password is
+/// wiped, whatever becomes of it.
+pub(crate) struct Partly<R: SetsPassword>(R);
+
+impl<R: SetsPassword> Partly<R> {
+    /// Nothing of a message of this many bytes; it has room for any password of it, as
+    /// [`read_into`] says.
+    pub(crate) fn of_bytes(bytes: usize) -> Self {
+        let mut request = R::default();
+        request.password().reserve(bytes);
+        Self(request)
+    }
+
+    /// Reads the next part: whole fields.
+    pub(crate) fn read(&mut self, part: &[u8]) -> Result<(), DecodeError> {
+        self.0.merge(part)
+    }
+
+    /// The bytes that the proposal of the whole request would have, which has `bytes` itself. A
+    /// password that is not hashed counts in full, as in etcd, whose proposal has all of it.
+    ///
+    /// # Errors
+    /// That of the password, which any client gets.
+    pub(crate) fn proposal_bytes(mut self, bytes: usize) -> Result<usize, Error> {
+        let password = self.take_password();
+        let Some(hash) = self.0.place_of_hash(&password) else { return Ok(bytes) };
+        check_length(&password)?;
+        *hash = "=".repeat(HASH_LETTERS);
+        Ok(self.0.encoded_len())
+    }
+
+    fn take_password(&mut self) -> Secret {
+        std::mem::take(self.0.password()).into()
+    }
+}
+
+impl<R: SetsPassword> Drop for Partly<R> {
+    fn drop(&mut self) {
+        drop(self.take_password());
+    }
 }
 
 /// bcrypt reads no more, and etcd makes no hash of what is longer.
