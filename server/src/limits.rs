@@ -297,6 +297,8 @@ pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub const REJECTED_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines about callers that were refused, of each kind, which an edge writes in a second.
 pub const AUDIT_LINES_PER_SECOND: u32 = 20;
+/// Lines about changes of users or roles that an edge loses together; one more tells of all others.
+pub const LOST_CHANGE_LINES_MAX: usize = 100;
 /// Time between two lines about refused connections.
 pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
 /// Log lines that may wait to be written; more are dropped and counted.

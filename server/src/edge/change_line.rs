@@ -10,6 +10,7 @@ use revd_member::error::Error;
 use revd_member::limits::AUTH_NAME_BYTES_MAX;
 use serde_json::{Value, json};
 
+use crate::limits;
 use crate::observe::log;
 
 /// A change that is under way.
@@ -20,6 +21,9 @@ pub struct ChangeLine {
 }
 
 impl ChangeLine {
+    /// As many as one counts while it waits: three names, two tables, and what is around them.
+    pub(crate) const BYTES: usize = 3 * AUTH_NAME_BYTES_MAX + 2_048;
+
     /// That of a change of this kind: what it is about, who makes it, and from where.
     #[must_use]
     pub fn new(kind: Kind, of: &Value, by: Option<&str>, address: &str) -> Self {
@@ -42,6 +46,23 @@ impl ChangeLine {
     }
 }
 
+/// Tells of changes that are lost together, for this reason. They are as many as the edge may have
+/// under way, and the log drops lines that it cannot take: not all have a line of their own.
+pub(crate) fn lost(lines: impl Iterator<Item = Box<ChangeLine>>, why: &Error) {
+    let (own, more) = divide(lines);
+    own.into_iter().for_each(|line| line.end(&Err(why.clone())));
+    if more > 0 {
+        let fields = json!({ "changes": more, "error": why.to_string() });
+        log::warn("more users or roles may have been changed", fields);
+    }
+}
+
+/// Those that have lines of their own, and how many others there are.
+fn divide<L>(mut lines: impl Iterator<Item = L>) -> (Vec<L>, usize) {
+    let own = lines.by_ref().take(limits::LOST_CHANGE_LINES_MAX).collect();
+    (own, lines.count())
+}
+
 /// As much of a name as a line shows: all of one that a user or a role can have.
 #[must_use]
 pub fn shown(name: &str) -> &str {
@@ -51,6 +72,16 @@ pub fn shown(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_very_many_changes_that_are_lost_together_some_are_told_one_by_one() {
+        let divided = |changes: usize| {
+            let (own, more) = divide(0..changes);
+            (own.len(), more)
+        };
+        let most = limits::LOST_CHANGE_LINES_MAX;
+        assert_eq!([0, most, 20_000].map(divided), [(0, 0), (most, 0), (most, 20_000 - most)]);
+    }
 
     #[test]
     fn names_of_users_are_shown_in_full_and_longer_ones_are_cut() {

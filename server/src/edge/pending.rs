@@ -31,7 +31,7 @@ use revd_member::apply::local::{LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
 
-use crate::edge::change_line::ChangeLine;
+use crate::edge::change_line::{self, ChangeLine};
 use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
 use crate::edge::pending::user_shares::{Part, UserNumber};
 use crate::edge::reads::WaitingRead;
@@ -254,7 +254,9 @@ impl Proposals {
         let number = number.min(table.carried);
         let lost = |waiter: &Waiter| waiter.is_command && !waiter.changes_members && waiter.number <= number;
         let lost = table.waiters.iter().filter(|(_, waiter)| lost(waiter)).map(|(slot, _)| slot);
-        for slot in lost.collect::<Vec<usize>>() {
+        let lost: Vec<usize> = lost.collect();
+        change_line::lost(lost.iter().filter_map(|slot| table.waiters[*slot].take_line()), why);
+        for slot in lost {
             table.settle(slot, Err(why.clone()));
         }
     }
@@ -291,8 +293,9 @@ impl Proposals {
     pub fn close(&self) {
         let table = &mut *self.table.borrow_mut();
         table.closed = true;
+        let lines = table.waiters.iter_mut().filter_map(|(_, waiter)| waiter.take_line());
+        change_line::lost(lines, &Error::Stopped);
         for (_, waiter) in &mut table.waiters {
-            waiter.tell(&Err(Error::Stopped));
             waiter.answer(|| Err(Error::Stopped));
         }
         table.reads.close();
@@ -326,7 +329,7 @@ impl Proposal {
 
     /// Has a line tell of the end of the request, whether or not its caller waits for it.
     pub fn told_by(self, line: ChangeLine) -> Self {
-        self.proposals.table.borrow_mut().waiters[self.id.slot()].line = Some(Box::new(line));
+        self.proposals.table.borrow_mut().tell_of(self.id.slot(), line);
         self
     }
 }

@@ -143,14 +143,10 @@ impl Waiter {
         }
     }
 
-    /// The request is over, or nobody will know how it ends; one that has left with its caller was
-    /// never made.
-    pub(super) fn tell(&mut self, result: &Result<Outcome, Error>) {
-        if let Some(line) = self.line.take()
-            && !matches!(self.caller, Caller::Withdrawn)
-        {
-            line.end(result);
-        }
+    /// The line for the end of the request; none of one that leaves with its caller, and is never
+    /// made.
+    pub(super) fn take_line(&mut self) -> Option<Box<ChangeLine>> {
+        self.line.take().filter(|_| !matches!(self.caller, Caller::Withdrawn))
     }
 }
 
@@ -178,6 +174,17 @@ impl PendingTable {
         self.waiters.insert(waiter);
     }
 
+    /// A line tells of the end of a request; it counts like the request's own bytes.
+    pub(super) fn tell_of(&mut self, slot: usize, line: ChangeLine) {
+        let waiter = &mut self.waiters[slot];
+        waiter.line = Some(Box::new(line));
+        waiter.bytes += ChangeLine::BYTES;
+        self.inflight_bytes += ChangeLine::BYTES;
+        if let Some(user) = waiter.user {
+            self.users.add(user, ChangeLine::BYTES);
+        }
+    }
+
     pub(super) fn call_carrier(&mut self) {
         if let Some(carrier) = self.carrier.take() {
             carrier.wake();
@@ -190,7 +197,9 @@ impl PendingTable {
         if std::mem::replace(&mut waiter.settled, true) {
             return;
         }
-        waiter.tell(&result);
+        if let Some(line) = waiter.take_line() {
+            line.end(&result);
+        }
         self.inflight_bytes -= waiter.bytes;
         if waiter.is_command {
             self.numbers.ended();

@@ -185,6 +185,31 @@ fn lost_commands_free_their_slots_and_late_outcomes_reach_nobody() {
     assert_eq!(proposals.inflight(), 0);
 }
 
+/// Whatever becomes of the change: it is made, lost, or leaves with its caller.
+#[test]
+fn a_line_that_waits_counts_as_bytes_of_its_change() {
+    let limits = ProposalLimits { inflight_max: 9, inflight_bytes_max: ChangeLine::BYTES + 10, ..LIMITS };
+    let proposals = Proposals::new(0, limits);
+    let user = Some(UserNumber::of("root"));
+    let change = || {
+        let (kind, class) = (Kind::RoleAdd, SlotClass::of(Kind::RoleAdd));
+        let change = proposals.submit_as((class, user), kind, Bytes::new(), false).unwrap();
+        change.told_by(ChangeLine::new(kind, &"role".into(), Some("root"), "here"))
+    };
+    let bytes = || proposals.table.borrow().inflight_bytes;
+    let ends: [&dyn Fn(CommandId); 2] =
+        [&|id| proposals.resolve(id, outcome(1)), &|_| proposals.lost(u64::MAX, &Error::TimeoutLeaderFailed)];
+    for end in ends {
+        let change = change();
+        assert!(bytes() == ChangeLine::BYTES && matches!(put(&proposals, 11), Err(Error::TooManyRequests)));
+        end(proposals.take_batch().commands[0].id);
+        assert!(bytes() == 0 && block_on(poll_once(change)).is_some());
+    }
+    drop(change());
+    assert!(proposals.take_batch().is_empty());
+    assert_eq!((bytes(), proposals.table.borrow().users.len()), (0, 0));
+}
+
 #[test]
 fn only_commands_that_left_are_lost() {
     let proposals = Proposals::new(0, ProposalLimits { inflight_max: 3, ..LIMITS });
