@@ -62,6 +62,16 @@ impl Rolling {
         }
     }
 
+    /// The same of a bundle for all members. It is never seen in part: one with half of the
+    /// authorities in it is a whole one, too.
+    fn give_bundles(&self, bundle: &[u8]) {
+        self.give(&[0, 1, 2], |at| {
+            let beside = format!("{}.new", self.bundles[at]);
+            fs::write(&beside, bundle).unwrap();
+            fs::rename(&beside, &self.bundles[at]).unwrap();
+        });
+    }
+
     /// Starts members again, one after the other, so that all their connections are new ones.
     fn restart(&mut self, members: &[usize], load: &Load) {
         for at in members {
@@ -148,7 +158,7 @@ fn roll(rolling: &mut Rolling, new: &Authority, load: &Load) {
         wait_until(SOON, || load.is_had(), || format!("members are not connected with: {having:?}"));
     };
     have(Having::Old);
-    rolling.give(&[0, 1, 2], |at| fs::write(&rolling.bundles[at], rolling.pems.concat()).unwrap());
+    rolling.give_bundles(&rolling.pems.concat());
     have(Having::Both);
     let renew = |rolling: &Rolling, at: usize| {
         rolling.give(&[at], |at| {
@@ -167,7 +177,7 @@ fn roll(rolling: &mut Rolling, new: &Authority, load: &Load) {
     renew(rolling, leader);
     rolling.restart(&[leader], load);
     have(Having::New);
-    rolling.give(&[0, 1, 2], |at| fs::write(&rolling.bundles[at], &rolling.pems[1]).unwrap());
+    rolling.give_bundles(&rolling.pems[1]);
     rolling.restart(&[leader, others[1]], load);
     have(Having::New);
 }

@@ -26,7 +26,7 @@ const WRITERS: usize = 3;
 const PUTS_OF_A_CONNECTION: usize = 30;
 
 /// Whose certificates clients have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Having {
     Old,
     /// In turns.
@@ -41,7 +41,8 @@ pub(super) struct Load {
     trusted: Certificate,
     /// Of the old authority and of the new one.
     identities: [Identity; 2],
-    having: Mutex<Having>,
+    /// That, and how often it was said.
+    having: Mutex<(Having, u64)>,
     /// Connections of each member that clients have made with each certificate since that was said.
     made: [[AtomicU64; 2]; MEMBERS],
     /// Clients over TLS that may be about to make one with a certificate of another time.
@@ -62,7 +63,7 @@ impl Load {
             addresses,
             trusted: Certificate::from_pem(trusted),
             identities: clients.map(identity),
-            having: Mutex::new(Having::Old),
+            having: Mutex::new((Having::Old, 0)),
             made: Default::default(),
             behind: AtomicUsize::new(0),
             disturbances: Default::default(),
@@ -95,14 +96,14 @@ impl Load {
     /// From now on clients have these certificates.
     pub(super) fn have(&self, having: Having) {
         let mut now = self.having.lock().unwrap();
-        *now = having;
+        *now = (having, now.1 + 1);
         self.made.iter().flatten().for_each(|count| count.store(0, Ordering::SeqCst));
     }
 
     /// Whether every member was connected with by each certificate that clients have, and none is
     /// about to connect with another.
     pub(super) fn is_had(&self) -> bool {
-        let wanted: &[usize] = match *self.having.lock().unwrap() {
+        let wanted: &[usize] = match self.having.lock().unwrap().0 {
             Having::Old => &[0],
             Having::Both => &[0, 1],
             Having::New => &[1],
@@ -153,19 +154,19 @@ impl Load {
 
     /// A new connection with the certificate whose turn it is.
     async fn connect_in_turn(&self, member: usize, turn: usize) -> Option<Client> {
-        let (having, at) = {
+        let (said, at) = {
             let having = self.having.lock().unwrap();
             // Before the lock is free again: whoever changes it sees that this one is on its way.
             self.behind.fetch_add(1, Ordering::SeqCst);
-            let at = match *having {
+            let at = match having.0 {
                 Having::Old => 0,
                 Having::Both => turn % 2,
                 Having::New => 1,
             };
-            (*having, at)
+            (having.1, at)
         };
         let connected = self.connect(member, Some(at)).await;
-        if connected.is_some() && *self.having.lock().unwrap() == having {
+        if connected.is_some() && self.having.lock().unwrap().1 == said {
             self.made[member][at].fetch_add(1, Ordering::SeqCst);
         }
         self.behind.fetch_sub(1, Ordering::SeqCst);
