@@ -450,7 +450,7 @@ impl Unary {
         )
     }
 
-    /// What it proposes changes users or roles.
+    /// The command that it proposes changes users or roles.
     fn changes_users(self) -> bool {
         matches!(
             self,

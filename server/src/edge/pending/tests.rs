@@ -185,7 +185,7 @@ fn lost_commands_free_their_slots_and_late_outcomes_reach_nobody() {
     assert_eq!(proposals.inflight(), 0);
 }
 
-/// Whatever becomes of the change: it is made, lost, or leaves with its caller.
+/// The change is made, lost, or leaves with its caller: its bytes are free then.
 #[test]
 fn a_line_that_waits_counts_as_bytes_of_its_change() {
     let limits = ProposalLimits { inflight_max: 9, inflight_bytes_max: ChangeLine::BYTES + 10, ..LIMITS };
