@@ -21,22 +21,18 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
         }
         let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
         let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
-        if !is_sorted || !push_leaf(&mut level, leaf) {
-            return None;
-        }
+        let first = if is_sorted { key_behind(&level, leaf.key_ref(0))? } else { return None };
+        level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
     }
     Some(above_all(level))
 }
 
-/// Adds a leaf to a level; false if its keys do not follow those before.
-fn push_leaf(level: &mut Vec<NewChild>, leaf: Row<KeyHistory>) -> bool {
-    let first = match level.last().and_then(|before| before.child.node.last_key()) {
-        Some(last) if last.bytes() >= leaf.key(0) => return false,
-        Some(last) => between(last.bytes(), leaf.key_ref(0)),
-        None => Key::default(),
-    };
-    level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
-    true
+/// The key in a branch of a node that begins with this one and comes behind a level of nodes; none
+/// if it does not follow their keys.
+fn key_behind(level: &[NewChild], begin: KeyRef<'_>) -> Option<Key> {
+    let Some(before) = level.last() else { return Some(Key::default()) };
+    let last = before.child.node.last_key()?;
+    (last.bytes() < begin.bytes()).then(|| between(last.bytes(), begin))
 }
 
 /// The tree of these nodes of one level.
@@ -66,17 +62,7 @@ fn above_all(mut level: Vec<NewChild>) -> IndexNode {
 pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
     let mut leaves: Vec<NewChild> = Vec::new();
     for tree in trees.into_iter().filter(|tree| tree.len() > 0) {
-        let own = tree.first_key()?;
-        let first = match leaves.last() {
-            None => Key::default(),
-            Some(before) => {
-                let last = before.child.node.last_key()?;
-                if last.bytes() >= own.bytes() {
-                    return None;
-                }
-                between(last.bytes(), own)
-            }
-        };
+        let first = key_behind(&leaves, tree.first_key()?)?;
         let branches = tree.branches_above_leaves();
         take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
     }
