@@ -391,7 +391,7 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// TLS handshakes under way on a core; the oldest one ends when there is one more.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 /// Microseconds of computing for TLS handshakes behind which the rest of the core has its turn.
-pub const HANDSHAKE_MICROSECONDS: u64 = 500;
+pub const HANDSHAKE_MICROSECONDS: u64 = 100;
 /// Certificates behind the first one of a chain: public chains have two or three.
 pub const TLS_CHAIN_MAX: usize = 5;
 /// Bytes of a TLS record or a handshake message that is not whole, as rustls bounds them: a message
@@ -400,6 +400,11 @@ pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
 /// The same of a caller once its handshake is done: the longest record, and a few short ones that
 /// carry nothing. More than that is a message in several records, which no caller has to send.
 pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
+/// TLS records of a session that are looked at before others have their turn.
+pub const TLS_RECORDS_AT_ONCE: usize = 32;
+/// Orders of the certificates of a chain that are looked at, each with one signature: there are 13
+/// of two roots that have signed each other, 16 of three certificates of one name.
+pub const TLS_CHAIN_ORDERS_MAX: usize = 14;
 /// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
 /// more.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
@@ -496,6 +501,8 @@ pub const PING_IDLE_MILLISECONDS: u64 = 2 * 3600 * 1000;
 
 /// Microseconds that busy connections of a core share: the more there are, the shorter their turns.
 pub const ROUND_MICROSECONDS: u64 = 10_000;
+/// Microseconds of busy connections' turns behind which the rest of the core has its turn.
+pub const BUSY_MICROSECONDS: u64 = 500;
 /// Microseconds of the shortest turn of a connection.
 pub const TURN_MICROSECONDS_MIN: u64 = 100;
 /// Microseconds after which a connection leaves the rest of its input, and short calls that wait,

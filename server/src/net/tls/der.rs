@@ -70,6 +70,26 @@ impl Certificate {
     }
 }
 
+/// Whose certificate it is, and who has signed it, as they lie there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Names<'d> {
+    pub issuer: &'d [u8],
+    pub subject: &'d [u8],
+}
+
+impl<'d> Names<'d> {
+    /// Reads a certificate as far as its subject; none if it is not one.
+    pub(super) fn read(der: &'d [u8]) -> Option<Self> {
+        let mut body = Reader(der).take(SEQUENCE)?.take(SEQUENCE)?;
+        body.take_if(VERSION);
+        body.take(INTEGER)?; // serial number
+        body.take(SEQUENCE)?; // algorithm
+        let issuer = body.take(SEQUENCE)?.0;
+        body.take(SEQUENCE)?; // validity
+        Some(Self { issuer, subject: body.take(SEQUENCE)?.0 })
+    }
+}
+
 fn common_name(mut subject: Reader<'_>) -> Option<Option<String>> {
     let mut found = None;
     while !subject.0.is_empty() {
@@ -316,6 +336,7 @@ mod tests {
         let (certificate, list) = (made(&["a.example", "10.0.0.7"], Some("root")), list(&[1, 2, 3]));
         for cut in 0..certificate.len() {
             assert_eq!(Certificate::read(&certificate[..cut]), None, "cut at {cut}");
+            assert_eq!(Names::read(&certificate[..cut]), None, "cut at {cut}");
         }
         for cut in 0..list.len() {
             assert_eq!(revoked(&list[..cut]), None, "cut at {cut}");
@@ -325,7 +346,7 @@ mod tests {
                 for byte in [0, 1, 0x30, 0x7f, 0x80, 0x83, 0x84, 0xff] {
                     let mut damaged = bytes.clone();
                     damaged[at] = byte;
-                    let _ = (Certificate::read(&damaged), revoked(&damaged));
+                    let _ = (Certificate::read(&damaged), Names::read(&damaged), revoked(&damaged));
                 }
             }
         }

@@ -15,7 +15,7 @@ use rustls::{
 };
 
 use crate::limits;
-use crate::net::tls::der::{Certificate, Serial};
+use crate::net::tls::der::{Certificate, Names, Serial};
 
 /// The rules beside the chain.
 #[derive(Debug, Default)]
@@ -101,13 +101,34 @@ impl Authorities {
 /// No authority vouches for the certificate.
 const UNKNOWN: Error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
 
-/// Certificates of authorities that name each other are tried in every order: a dozen of them would
-/// keep a core busy for tenths of a second, before any signature is looked at.
-fn check_length(others: &[CertificateDer<'_>]) -> Result<(), Error> {
+/// Certificates of authorities that name each other are tried in every order, with a signature to
+/// look at in each: a dozen of them would keep a core busy for tenths of a second, and four of one
+/// name for five milliseconds. Chains have one order, or two where an authority has two
+/// certificates.
+fn check_orders(own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
     if others.len() > limits::TLS_CHAIN_MAX {
         return Err(UNKNOWN);
     }
-    Ok(())
+    let named = |certificate| Names::read(certificate).ok_or(Error::from(CertificateError::BadEncoding));
+    let (own, others) =
+        (named(own)?, others.iter().map(|other| named(other)).collect::<Result<Vec<_>, _>>()?);
+    let mut left = limits::TLS_CHAIN_ORDERS_MAX;
+    if are_few_orders(own.issuer, &mut others.iter().collect(), &mut left) { Ok(()) } else { Err(UNKNOWN) }
+}
+
+/// Whether no more orders than are `left` lead on from a certificate of this issuer.
+fn are_few_orders(issuer: &[u8], unused: &mut Vec<&Names<'_>>, left: &mut usize) -> bool {
+    let Some(fewer) = left.checked_sub(1) else { return false };
+    *left = fewer;
+    (0..unused.len()).all(|at| {
+        if unused[at].subject != issuer {
+            return true;
+        }
+        let next = unused.remove(at);
+        let are_few = are_few_orders(next.issuer, unused, left);
+        unused.insert(at, next);
+        are_few
+    })
 }
 
 /// Looks at the certificates of those who connect.
@@ -148,7 +169,7 @@ impl ClientCertVerifier for CallerVerifier {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        check_length(others)?;
+        check_orders(own, others)?;
         match self.chains.as_ref().ok_or(UNKNOWN)?.verify_client_cert(own, others, now) {
             Err(error) if !self.authorities.stands_for_itself(&error, own, now) => return Err(error),
             _ => {}
@@ -221,7 +242,7 @@ impl ServerCertVerifier for ListenerVerifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        check_length(others)?;
+        check_orders(own, others)?;
         if self.takes_all {
             return Ok(ServerCertVerified::assertion());
         }
@@ -353,11 +374,46 @@ mod tests {
         }
     }
 
+    /// Certificates of authorities by names: whose it is, and who has signed it.
+    fn chain(of: &[(&str, &str)]) -> Vec<CertificateDer<'static>> {
+        let named = |name: &str| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.distinguished_name = DistinguishedName::new();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params
+        };
+        let key = KeyPair::generate().unwrap();
+        let sign = |(name, by): &(&str, &str)| {
+            named(name).signed_by(&key, &Issuer::from_params(&named(by), &key)).unwrap().der().clone()
+        };
+        of.iter().map(sign).collect()
+    }
+
     #[test]
-    fn a_chain_that_is_too_long_is_refused_before_it_is_looked_at() {
-        let chain = |len| vec![CertificateDer::from(Vec::new()); len];
-        assert!(check_length(&chain(limits::TLS_CHAIN_MAX)).is_ok());
-        assert!(check_length(&chain(limits::TLS_CHAIN_MAX + 1)).is_err());
+    fn chains_of_very_many_orders_are_refused_before_a_signature_is_looked_at() {
+        let check = |of: &[(&str, &str)]| {
+            let chain = chain(of);
+            check_orders(&chain[0], &chain[1..])
+        };
+        let line = [("own", "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "root")];
+        assert_eq!(check(&line), Ok(()));
+        assert_eq!(check(&[&line[..], &[("root", "root")]].concat()), Err(UNKNOWN), "too long");
+        let in_another_order = [line[0], line[3], line[5], line[1], line[4], line[2]];
+        assert_eq!(check(&in_another_order), Ok(()));
+        // Two authorities that have signed each other, as when a root is replaced.
+        let crossed =
+            [("own", "a"), ("a", "new"), ("new", "old"), ("old", "new"), ("new", "new"), ("old", "old")];
+        assert_eq!(check(&crossed), Ok(()));
+        let of_one_name = |count| [&[("own", "root")][..], &vec![("root", "root"); count]].concat();
+        assert_eq!([1, 2].map(|count| check(&of_one_name(count))), [Ok(()), Ok(())]);
+        assert_eq!(
+            [3, 4, 5].map(|count| check(&of_one_name(count))),
+            [Err(UNKNOWN), Err(UNKNOWN), Err(UNKNOWN)]
+        );
+        let own = &chain(&line[..1])[0];
+        let no_certificate = CertificateDer::from(vec![0x30, 0]);
+        assert_eq!(check_orders(own, &[no_certificate]), Err(CertificateError::BadEncoding.into()));
     }
 
     /// A system without a bundle of authorities, and no flag that names one: a member starts, as an

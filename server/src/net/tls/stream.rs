@@ -18,6 +18,7 @@ use rustls::{Connection, HandshakeKind};
 use crate::limits;
 use crate::net::socket::{Transport, TransportBytes};
 use crate::net::tls::records::Records;
+use crate::queues::turn::NextTurn;
 
 /// rustls takes no more ciphertext while more plaintext than this waits for its reader.
 const UNREAD_BYTES_MAX: usize = 16 * 1024;
@@ -40,6 +41,8 @@ pub(crate) struct TlsStream<S> {
     taken: usize,
     /// The other side sends nothing more.
     is_over: bool,
+    /// Boxed: few sessions ever have one.
+    next_turn: Option<Box<NextTurn>>,
 }
 
 impl<S> TlsStream<S> {
@@ -57,6 +60,7 @@ impl<S> TlsStream<S> {
             sealed: 0,
             taken: 0,
             is_over: false,
+            next_turn: None,
         }
     }
 
@@ -75,20 +79,25 @@ impl<S> TlsStream<S> {
         self.session.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// Gives ciphertext to the session, as much as it takes before plaintext is read.
+    /// Gives ciphertext to the session: as much as it takes before plaintext is read, and of a
+    /// session that is begun no more records than a turn has time for (new keys take ten
+    /// microseconds each).
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut left = if self.is_handshaking() { usize::MAX } else { limits::TLS_RECORDS_AT_ONCE };
         while !bytes.is_empty() && !self.is_over {
-            if self.readable >= UNREAD_BYTES_MAX {
+            if self.readable >= UNREAD_BYTES_MAX || left == 0 {
                 self.unfed.extend_from_slice(bytes);
                 return Ok(());
             }
-            let (before, readable, was_handshaking) = (bytes, self.readable, self.is_handshaking());
-            let read = self.session.read_tls(&mut bytes)?;
+            let (readable, was_handshaking) = (self.readable, self.is_handshaking());
+            let most = self.records.clone().pass(bytes, &mut { left });
+            let read = self.session.read_tls(&mut &bytes[..most])?;
             let state = self.session.process_new_packets();
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             self.readable = state.plaintext_bytes_to_read();
             self.is_over = state.peer_has_closed();
-            self.records.pass(&before[..read]);
+            self.records.pass(&bytes[..read], &mut left);
+            bytes = &bytes[read..];
             let has_news = self.readable > readable || was_handshaking && !self.is_handshaking();
             self.unfinished =
                 if has_news { self.records.unfinished() } else { self.unfinished.saturating_add(read) };
@@ -150,7 +159,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             }
             if !self.unfed.is_empty() {
                 let unfed = std::mem::take(&mut self.unfed);
-                self.feed(&unfed)?;
+                self.feed_and_answer(context, &unfed)?;
+                if self.readable == 0 && !self.unfed.is_empty() {
+                    // Records without data, one behind the other: others come first.
+                    self.next_turn.get_or_insert_default().ask(context);
+                    return Poll::Pending;
+                }
                 continue;
             }
             if self.is_over {
@@ -166,17 +180,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 self.is_over = true;
                 return Poll::Ready(Ok(0));
             }
-            let fed = self.feed(&buffer[..received]);
-            if fed.is_err() || self.session.wants_write() {
-                // Why the session ends, or an answer to new keys. If the kernel takes nothing now,
-                // it goes with what is sent next.
-                if let Poll::Ready(sent) = self.poll_send(context) {
-                    fed.and(sent)?;
-                } else {
-                    fed?;
-                }
-            }
+            self.feed_and_answer(context, &buffer[..received])?;
         }
+    }
+
+    /// Sends what feeding leaves to be said: why the session ends, or an answer to new keys. If the
+    /// kernel takes nothing now, it goes with what is sent next.
+    fn feed_and_answer(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<()> {
+        let fed = self.feed(bytes);
+        if (fed.is_err() || self.session.wants_write())
+            && let Poll::Ready(sent) = self.poll_send(context)
+        {
+            return fed.and(sent);
+        }
+        fed
     }
 
     fn poll_goodbye(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
