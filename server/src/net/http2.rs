@@ -44,7 +44,6 @@ use crate::net::socket::Transport;
 use crate::net::unread::ReadProgress;
 use crate::observe::turns::Loop;
 use crate::queues::gate::Pass;
-use crate::queues::turn::NextTurn;
 
 /// A connection whose header block cannot be decoded.
 const BAD_BLOCK: Fault = Fault::new(ErrorCode::Compression, "a header block cannot be decoded");
@@ -84,7 +83,6 @@ pub(super) struct Http2<T> {
     comes_back: bool,
     turns: TurnShare,
     batch: InputBatch,
-    next_turn: NextTurn,
 }
 
 /// Whether the connection goes on after a turn.
@@ -139,7 +137,6 @@ impl<T: Transport> Http2<T> {
             comes_back: false,
             turns: TurnShare::new(&shared.busy),
             batch: InputBatch::default(),
-            next_turn: NextTurn::default(),
             socket,
             shared,
         }
@@ -149,6 +146,10 @@ impl<T: Transport> Http2<T> {
     /// are done: then the socket is returned, to be read until the client closes it.
     pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) -> Option<T> {
         std::future::poll_fn(|context| {
+            self.ready.register(context);
+            if !self.turns.begin() {
+                return Poll::Pending; // woken before its turn, in which everything is looked at
+            }
             let ended = self.turn(context, pass);
             let took = self.shared.clock.microseconds() - self.began;
             let doing = || json!({"open-streams": self.connection.open_streams()});
@@ -168,14 +169,12 @@ impl<T: Transport> Http2<T> {
     }
 
     fn turn(&mut self, context: &mut Context<'_>, pass: &Pass) -> io::Result<TurnEnd> {
-        self.ready.register(context);
+        self.began = self.shared.clock.microseconds();
         if self.told.is_none() && pass.poll_closed(context).is_ready() {
             self.told = Some(self.shared.clock.milliseconds());
             self.connection.last_call();
         }
         self.shared.messages.unpacked.set(0);
-        self.began = self.shared.clock.microseconds();
-        self.turns.begin();
         self.batch = InputBatch::default();
         let now = self.began / 1_000;
         if now >= self.refilled + limits::ALLOWANCE_MILLISECONDS {
@@ -219,10 +218,8 @@ impl<T: Transport> Http2<T> {
             }
         }
         self.count(now);
-        if std::mem::take(&mut self.comes_back) {
-            self.turns.ask();
-            self.next_turn.ask(context);
-        }
+        let took = self.shared.clock.microseconds() - self.began;
+        self.turns.end(context, took, std::mem::take(&mut self.comes_back));
         Ok(TurnEnd::Waiting)
     }
 
