@@ -1,6 +1,6 @@
 //! Honest callers before and during an attack, on a fresh server.
 //!
-//! Attackers have the lowest priority: their own CPU time stands for another machine. They come
+//! Attackers have the lowest priority: their own CPU time stands for another machine's. They come
 //! back some milliseconds after they are sent away, as over a network; without that pause two cores
 //! are full, and the system's scheduler is measured.
 
