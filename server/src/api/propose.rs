@@ -73,7 +73,8 @@ impl ServiceContext {
         line: ChangeLine,
     ) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        self.end(self.begin(caller, kind, message, false)?.told_by(line)).await
+        let told = |of, kind, message| self.proposals.submit_told(of, kind, message, line);
+        self.end(self.begin_by(UserNumber::of_caller(caller), caller, kind, message, told)?).await
     }
 
     async fn end(&self, proposal: Proposal) -> Result<Message, Error> {
@@ -151,10 +152,24 @@ impl ServiceContext {
         message: Bytes,
         patient: bool,
     ) -> Result<Proposal, Error> {
+        self.begin_by(part, caller, kind, message, |of, kind, message| {
+            self.proposals.submit_as(of, kind, message, patient)
+        })
+    }
+
+    /// The same in this way.
+    fn begin_by(
+        &self,
+        part: Option<UserNumber>,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+        submit: impl FnOnce((SlotClass, Option<UserNumber>), Kind, Bytes) -> Result<Proposal, Error>,
+    ) -> Result<Proposal, Error> {
         self.check_unapplied(kind)?;
         let of = (SlotClass::of(kind), part);
         let (kind, message) = self.enclosed(caller, kind, message);
-        let submitted = self.proposals.submit_as(of, kind, message, patient);
+        let submitted = submit(of, kind, message);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
         }

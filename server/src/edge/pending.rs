@@ -80,16 +80,29 @@ impl Proposals {
     /// As [`Proposals::submit`].
     pub fn submit_as(
         self: &Rc<Self>,
-        (class, user): (SlotClass, Option<UserNumber>),
+        of: (SlotClass, Option<UserNumber>),
         kind: Kind,
         payload: Bytes,
         patient: bool,
     ) -> Result<Proposal, Error> {
-        let user = user.filter(|_| class == SlotClass::Calls);
-        // Payloads of the other classes are small and few: their slots bound them.
-        let bytes = if class == SlotClass::Calls { payload.len() } else { 0 };
-        let changes_members = kind.changes_members();
-        let entry = Entry { class, bytes, user, is_command: true, changes_members, patient };
+        let entry = Entry::of_command(of, kind, payload.len(), patient);
+        self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
+    }
+
+    /// The same of a change whose end is told by a line, whether or not its caller waits for it.
+    /// The line waits as long as the change, and counts like the change's own bytes.
+    ///
+    /// # Errors
+    /// As [`Proposals::submit`].
+    pub fn submit_told(
+        self: &Rc<Self>,
+        of: (SlotClass, Option<UserNumber>),
+        kind: Kind,
+        payload: Bytes,
+        line: ChangeLine,
+    ) -> Result<Proposal, Error> {
+        let mut entry = Entry::of_command(of, kind, payload.len() + ChangeLine::BYTES, false);
+        entry.line = Some(Box::new(line));
         self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
@@ -109,31 +122,31 @@ impl Proposals {
         let is_operators =
             matches!(kind, LocalKind::Defragment | LocalKind::MoveLeader { .. } | LocalKind::MayChange(_));
         let user = user.filter(|_| class == SlotClass::Calls && !is_operators);
-        let changes_members = false;
-        let entry = Entry { class, bytes: 0, user, is_command: false, changes_members, patient };
+        let (is_command, changes_members, line) = (false, false, None);
+        let entry = Entry { class, bytes: 0, user, is_command, changes_members, patient, line };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
 
-    /// Takes a slot for a request, and has it added to the batch.
+    /// Takes a slot for a request, and has it added to the batch. But for calls, nothing counts but
+    /// slots: whoever waits for one is called when one is free, and would be called without an end
+    /// if there were no room all the same.
     fn enter(
         self: &Rc<Self>,
         entry: Entry,
         add: impl FnOnce(&mut Submitted, CommandId),
     ) -> Result<Proposal, Error> {
-        let Entry { class, bytes, user, is_command, changes_members, patient } = entry;
+        let Entry { class, bytes, user, is_command, changes_members, patient, line } = entry;
         let mut table = self.table.borrow_mut();
         if table.closed {
             return Err(Error::Stopped);
-        }
-        if table.taken[class as usize] >= self.limits.slots(class)
-            || table.inflight_bytes.saturating_add(bytes) > self.limits.inflight_bytes_max
-        {
-            return Err(Error::TooManyRequests);
         }
         let free = Part {
             slots: self.limits.slots(class) - table.taken[class as usize],
             bytes: self.limits.inflight_bytes_max - table.inflight_bytes,
         };
+        if free.slots == 0 || class == SlotClass::Calls && bytes > free.bytes {
+            return Err(Error::TooManyRequests);
+        }
         if user.is_some_and(|user| !table.users.fits(user, bytes, free)) {
             return Err(Error::TooManyRequests);
         }
@@ -152,7 +165,7 @@ impl Proposals {
             number,
             settled: false,
             since,
-            line: None,
+            line,
             caller,
         });
         add(&mut table.batch, id);
@@ -324,12 +337,6 @@ impl Proposal {
     /// Has the request carried out also if its caller goes away.
     pub fn kept(mut self) -> Self {
         self.is_wanted = true;
-        self
-    }
-
-    /// Has a line tell of the end of the request, whether or not its caller waits for it.
-    pub fn told_by(self, line: ChangeLine) -> Self {
-        self.proposals.table.borrow_mut().tell_of(self.id.slot(), line);
         self
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use revd_member::apply::command::CommandId;
+use revd_member::apply::command::{CommandId, Kind};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
@@ -118,6 +118,24 @@ pub(super) struct Entry {
     pub(super) is_command: bool,
     pub(super) changes_members: bool,
     pub(super) patient: bool,
+    /// Counted among its bytes.
+    pub(super) line: Option<Box<ChangeLine>>,
+}
+
+impl Entry {
+    /// Those of a command that takes so many bytes while it waits.
+    pub(super) fn of_command(
+        (class, user): (SlotClass, Option<UserNumber>),
+        kind: Kind,
+        bytes: usize,
+        patient: bool,
+    ) -> Self {
+        let is_call = class == SlotClass::Calls;
+        // Payloads of the other classes are small and few: their slots bound them.
+        let (user, bytes) = (user.filter(|_| is_call), if is_call { bytes } else { 0 });
+        let changes_members = kind.changes_members();
+        Self { class, bytes, user, is_command: true, changes_members, patient, line: None }
+    }
 }
 
 /// How it stands with the caller of a request.
@@ -172,17 +190,6 @@ impl PendingTable {
         self.taken[waiter.class as usize] += 1;
         self.inflight_bytes += waiter.bytes;
         self.waiters.insert(waiter);
-    }
-
-    /// A line tells of the end of a request; it counts like the request's own bytes.
-    pub(super) fn tell_of(&mut self, slot: usize, line: ChangeLine) {
-        let waiter = &mut self.waiters[slot];
-        waiter.line = Some(Box::new(line));
-        waiter.bytes += ChangeLine::BYTES;
-        self.inflight_bytes += ChangeLine::BYTES;
-        if let Some(user) = waiter.user {
-            self.users.add(user, ChangeLine::BYTES);
-        }
     }
 
     pub(super) fn call_carrier(&mut self) {

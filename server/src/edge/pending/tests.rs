@@ -1,6 +1,9 @@
 //! Outcomes reach their callers once, bounds hold, and who is gone leaves nothing behind.
 
+use std::future::poll_fn;
+
 use super::*;
+use crate::edge::pending::keepalive_stream::KeepaliveStream;
 use futures_lite::future::{block_on, poll_once};
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest};
 use revd_member::apply::outcome::Rest;
@@ -185,17 +188,53 @@ fn lost_commands_free_their_slots_and_late_outcomes_reach_nobody() {
     assert_eq!(proposals.inflight(), 0);
 }
 
+fn change(proposals: &Rc<Proposals>, user: Option<UserNumber>) -> Result<Proposal, Error> {
+    let line = ChangeLine::new(Kind::RoleAdd, &"role".into(), Some("root"), "here");
+    proposals.submit_told((SlotClass::of(Kind::RoleAdd), user), Kind::RoleAdd, Bytes::new(), line)
+}
+
+/// Lines of changes are bytes, too: there is room for them, or the change is refused. Requests that
+/// take no bytes find their slots in any case, and a keepalive stream is not called for one that it
+/// cannot have.
+#[test]
+fn changes_with_lines_leave_their_slots_to_requests_without_bytes() {
+    for bytes in [0, 10, ChangeLine::BYTES, ChangeLine::BYTES + 10, 2 * ChangeLine::BYTES] {
+        let limits = ProposalLimits { inflight_max: 9, inflight_bytes_max: bytes, chores_max: 2, ..LIMITS };
+        let proposals = Proposals::new(0, limits);
+        let user = Some(UserNumber::of("root"));
+        let changes: Vec<_> = std::iter::from_fn(|| change(&proposals, user).ok()).collect();
+        // Of two that fit, a user has one and leaves the other.
+        assert_eq!(changes.len(), (bytes / ChangeLine::BYTES).min(1), "in {bytes} bytes");
+        let others: Vec<_> = std::iter::from_fn(|| change(&proposals, None).ok()).collect();
+        assert_eq!(changes.len() + others.len(), bytes / ChangeLine::BYTES);
+        let taken = proposals.table.borrow().inflight_bytes;
+        assert!(taken <= bytes && put(&proposals, bytes - taken + 1).is_err());
+        let local = |kind| proposals.submit_local(None, kind, true).unwrap();
+        let command = |kind| proposals.submit(kind, Bytes::from_static(b"payload"), true).unwrap();
+        let mut stream = KeepaliveStream::new(&proposals);
+        let mut keepalives = Vec::new();
+        while block_on(poll_once(poll_fn(|context| stream.poll_slot(context)))).is_some() {
+            let is_first = keepalives.is_empty();
+            keepalives.push(if is_first { local(KEEP_ALIVE.into()) } else { command(Kind::LeaseCheckpoint) });
+        }
+        assert_eq!(keepalives.len(), LIMITS.keepalives_max);
+        let _others = [
+            command(Kind::Alarm),
+            command(Kind::LeaseExpire),
+            local(LeaseRequest::Expired.into()),
+            local(LocalKind::MoveLeader { to: 2 }),
+            local(LocalKind::Defragment),
+        ];
+    }
+}
+
 /// The change is made, lost, or leaves with its caller: its bytes are free then.
 #[test]
 fn a_line_that_waits_counts_as_bytes_of_its_change() {
     let limits = ProposalLimits { inflight_max: 9, inflight_bytes_max: ChangeLine::BYTES + 10, ..LIMITS };
     let proposals = Proposals::new(0, limits);
     let user = Some(UserNumber::of("root"));
-    let change = || {
-        let (kind, class) = (Kind::RoleAdd, SlotClass::of(Kind::RoleAdd));
-        let change = proposals.submit_as((class, user), kind, Bytes::new(), false).unwrap();
-        change.told_by(ChangeLine::new(kind, &"role".into(), Some("root"), "here"))
-    };
+    let change = || change(&proposals, user).unwrap();
     let bytes = || proposals.table.borrow().inflight_bytes;
     let ends: [&dyn Fn(CommandId); 2] =
         [&|id| proposals.resolve(id, outcome(1)), &|_| proposals.lost(u64::MAX, &Error::TimeoutLeaderFailed)];

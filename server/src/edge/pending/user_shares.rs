@@ -55,11 +55,6 @@ impl UserShares {
         own.bytes += bytes;
     }
 
-    /// A request of the user takes more than it came with.
-    pub(super) fn add(&mut self, user: UserNumber, bytes: usize) {
-        self.0.entry(user).or_default().bytes += bytes;
-    }
-
     pub(super) fn give(&mut self, user: UserNumber, bytes: usize) {
         let Some(own) = self.0.get_mut(&user) else { return };
         own.slots -= 1;
