@@ -111,31 +111,48 @@ mod tests {
         part
     }
 
-    /// A leaf that is alone in its branch stays there when its last key goes: here the last one of
-    /// the first part, and the first ones of the second, which has two levels of branches.
+    /// An index of these parts is as if their keys had come one by one, and takes more of them.
+    fn check_joined(parts: Vec<KeyIndex>) {
+        let there = |number: usize| parts.iter().find_map(|part| part.root().get(&key(number), i64::MAX));
+        let expected: Vec<_> = (0..4_500).map(there).collect();
+        let len = parts.iter().map(|part| part.root().len()).sum::<u64>();
+        let mut joined = KeyIndex::concatenated(parts).unwrap();
+        assert_eq!((joined.root().len(), joined.root().entries().count() as u64), (len, len));
+        for (number, expected) in expected.into_iter().enumerate() {
+            assert_eq!(joined.root().get(&key(number), i64::MAX), expected, "key {number}");
+            joined.put(&key(number), Revision { main: 3, sub: number.try_into().unwrap() });
+        }
+        assert!(joined.root().entries().map(|(key, _)| key.to_vec()).eq((0..4_500).map(key)));
+    }
+
+    /// A leaf that is alone in its branch stays there when its last key goes, and a branch that is
+    /// alone in its own: at the end of a part, at its front, and as all of it.
     #[test]
     fn parts_are_joined_whose_outer_leaves_have_lost_all_keys() {
-        let emptied: Vec<usize> = (2_000..2_032).chain(2_100..2_101).collect();
-        for (first, second) in [
-            (part(0..1_025, &[1_024]), part(2_000..3_500, &[])),
-            (part(0..1_025, &[1_024]), part(2_000..3_500, &emptied)),
-            (part(0..40, &(0..40).collect::<Vec<_>>()), part(2_000..3_500, &[])),
-            (part(0..1_500, &[]), part(2_000..3_025, &[3_024])),
-            (part(0..1_500, &[]), part(2_000..2_032, &(2_000..2_032).collect::<Vec<_>>())),
-        ] {
-            let there = |number: usize| {
-                first.root().get(&key(number), i64::MAX).or_else(|| second.root().get(&key(number), i64::MAX))
-            };
-            let expected: Vec<_> = (0..3_500).map(there).collect();
-            let len = first.root().len() + second.root().len();
-            let mut joined = KeyIndex::concatenated([first, second, KeyIndex::new()]).unwrap();
-            assert_eq!((joined.root().len(), joined.root().entries().count() as u64), (len, len));
-            for (number, expected) in expected.into_iter().enumerate() {
-                assert_eq!(joined.root().get(&key(number), i64::MAX), expected, "key {number}");
-                joined.put(&key(number), Revision { main: 3, sub: number.try_into().unwrap() });
-            }
-            assert!(joined.root().entries().map(|(key, _)| key.to_vec()).eq((0..3_500).map(key)));
+        let all = |numbers: std::ops::Range<usize>| numbers.collect::<Vec<_>>();
+        // The last leaf of the first part, of the second, of one between others, and of two: parts
+        // behind it begin in the middle of a branch of the whole.
+        check_joined(vec![part(0..1_025, &[1_024]), part(2_000..3_500, &[])]);
+        check_joined(vec![part(0..1_500, &[]), part(2_000..3_025, &[3_024])]);
+        check_joined(vec![part(0..40, &[]), part(1_000..2_025, &[2_024]), part(3_000..4_500, &[])]);
+        check_joined(vec![
+            part(0..1_025, &[1_024]),
+            part(1_100..2_125, &[2_124]),
+            part(3_000..4_500, &[]),
+            KeyIndex::new(),
+        ]);
+        // The first branch of a part.
+        for first in [part(0..40, &[]), part(0..1_025, &[1_024]), part(0..1_500, &[])] {
+            let second = part(2_000..4_048, &all(2_000..3_024));
+            check_joined(vec![first, second]);
         }
+        check_joined(vec![part(2_000..4_048, &all(2_000..3_024)), part(4_100..4_200, &[])]);
+        // All of a part.
+        for emptied in [part(2_000..2_032, &all(2_000..2_032)), part(2_000..4_048, &all(2_000..4_048))] {
+            assert_eq!(emptied.root().len(), 0);
+            check_joined(vec![part(0..1_500, &[]), emptied, part(4_100..4_200, &[])]);
+        }
+        check_joined(vec![part(0..40, &all(0..40)), part(2_000..3_500, &[])]);
     }
 
     #[test]
