@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::api::call::{Metadata, Source};
 use crate::api::context::ServiceContext;
 use crate::api::named_method::NamedMethod;
-use crate::edge::change_line::{ChangeLine, shown};
+use crate::edge::change_line::{ChangeLine, NamedField, shown};
 use crate::observe::calls::CountedCall;
 use crate::observe::log;
 use crate::{clock, limits};
@@ -38,14 +38,14 @@ const WATCHERS: usize = 3;
 /// The names in a change of users or roles.
 pub(crate) trait Subject {
     /// As fields of a line, of bounded length.
-    fn subject(&self) -> Value;
+    fn subject(&self) -> Vec<NamedField>;
 }
 
 macro_rules! subjects {
     ($($request:ident: $($field:ident)+;)*) => {$(
         impl Subject for $request {
-            fn subject(&self) -> Value {
-                json!({ $(stringify!($field): shown(&self.$field)),+ })
+            fn subject(&self) -> Vec<NamedField> {
+                vec![$((stringify!($field), Some(shown(&self.$field).into()))),+]
             }
         }
     )*};
@@ -64,15 +64,15 @@ subjects! {
 
 impl Subject for AuthRoleGrantPermissionRequest {
     /// As in etcd's log, the kind of the permission, and not its keys.
-    fn subject(&self) -> Value {
+    fn subject(&self) -> Vec<NamedField> {
         let kind = self.perm.as_ref().and_then(|permission| Type::try_from(permission.perm_type).ok());
-        json!({ "name": shown(&self.name), "permission": kind.map(|kind| kind.as_str_name()) })
+        vec![("name", Some(shown(&self.name).into())), ("permission", kind.map(|it| it.as_str_name().into()))]
     }
 }
 
 impl Subject for () {
-    fn subject(&self) -> Value {
-        json!({})
+    fn subject(&self) -> Vec<NamedField> {
+        Vec::new()
     }
 }
 
@@ -148,7 +148,7 @@ impl ServiceContext {
 
 /// The line that tells of a change of users or roles.
 pub(super) fn change_line(kind: Kind, caller: &Caller, source: Source, of: &impl Subject) -> ChangeLine {
-    ChangeLine::new(kind, &of.subject(), name(caller), &source.address.to_string())
+    ChangeLine::new(kind, of.subject(), name(caller), &source.address.to_string())
 }
 
 fn name(caller: &Caller) -> Option<&str> {

@@ -189,7 +189,7 @@ fn lost_commands_free_their_slots_and_late_outcomes_reach_nobody() {
 }
 
 fn change(proposals: &Rc<Proposals>, user: Option<UserNumber>) -> Result<Proposal, Error> {
-    let line = ChangeLine::new(Kind::RoleAdd, &"role".into(), Some("root"), "here");
+    let line = ChangeLine::new(Kind::RoleAdd, vec![("name", Some("role".into()))], Some("root"), "here");
     proposals.submit_told((SlotClass::of(Kind::RoleAdd), user), Kind::RoleAdd, Bytes::new(), line)
 }
 
