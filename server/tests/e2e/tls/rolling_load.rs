@@ -166,8 +166,12 @@ impl Load {
             (having.1, at)
         };
         let connected = self.connect(member, Some(at)).await;
-        if connected.is_some() && self.having.lock().unwrap().1 == said {
-            self.made[member][at].fetch_add(1, Ordering::SeqCst);
+        if connected.is_some() {
+            // Held while it is counted: a change between the look and that would begin with one.
+            let having = self.having.lock().unwrap();
+            if having.1 == said {
+                self.made[member][at].fetch_add(1, Ordering::SeqCst);
+            }
         }
         self.behind.fetch_sub(1, Ordering::SeqCst);
         connected
