@@ -150,6 +150,12 @@ fn start(time: Duration) -> Timer {
     Timer::new(time)
 }
 
+/// Runs the test of something that waits.
+#[cfg(test)]
+pub(crate) fn on_a_core<T>(test: impl Future<Output = T>) -> T {
+    glommio::LocalExecutorBuilder::new(glommio::Placement::Unbound).make().unwrap().run(test)
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

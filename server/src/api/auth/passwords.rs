@@ -94,7 +94,7 @@ impl Passwords {
     /// [`AuthError::PasswordTooLong`]; [`Error::TooManyRequests`] when too many wait;
     /// [`Error::Stopped`].
     pub(super) async fn hash(&self, source: Source, password: Secret) -> Result<String, Error> {
-        with_password::check_length(&password)?;
+        with_password::check_length(password.expose().len())?;
         let password = password.cut_to(PASSWORD_BYTES_MAX);
         let mut salt = [0; 16];
         fill_random(&mut salt);

@@ -1,8 +1,12 @@
 //! Requests with a password: whatever becomes of them, it is wiped.
 
+use std::marker::PhantomData;
+
 use bytes::Bytes;
-use prost::{DecodeError, Message};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost::{DecodeError, Message, length_delimiter_len};
 use revd_member::error::{AuthError, Error};
+use revd_proto::authpb::UserAddOptions;
 use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest};
 use zeroize::Zeroize as _;
 
@@ -11,6 +15,10 @@ use crate::secret::Secret;
 
 /// Of a hash by bcrypt, which has 60 letters, in base64.
 const HASH_LETTERS: usize = 80;
+
+/// Numbers of the fields that all such requests have.
+const NAME: u32 = 1;
+const PASSWORD: u32 = 2;
 
 /// A request with a password in it.
 pub(crate) trait WithPassword: Message + Default {
@@ -38,40 +46,82 @@ impl WithPassword for AuthenticateRequest {
 
 /// A request that gives a user a password, of which a hash goes through the log.
 pub(crate) trait SetsPassword: WithPassword {
+    /// The number of the field with its options, if it has any.
+    const OPTIONS: Option<u32>;
+
+    /// Whether a hash is made of a password of so many bytes.
+    fn is_hashed(password_bytes: usize, options: UserAddOptions) -> bool;
+
     /// Where the hash of its password goes; none where none is made.
     fn place_of_hash(&mut self, password: &Secret) -> Option<&mut String>;
 }
 
 impl SetsPassword for AuthUserAddRequest {
-    fn place_of_hash(&mut self, _password: &Secret) -> Option<&mut String> {
-        let has_none = self.options.is_some_and(|options| options.no_password);
-        (!has_none).then_some(&mut self.hashed_password)
+    const OPTIONS: Option<u32> = Some(3);
+
+    fn is_hashed(_password_bytes: usize, options: UserAddOptions) -> bool {
+        !options.no_password
+    }
+
+    fn place_of_hash(&mut self, password: &Secret) -> Option<&mut String> {
+        Self::is_hashed(password.expose().len(), self.options.unwrap_or_default())
+            .then_some(&mut self.hashed_password)
     }
 }
 
 /// As with etcd, a client that gives no password may give a hash of its own.
 impl SetsPassword for AuthUserChangePasswordRequest {
+    const OPTIONS: Option<u32> = None;
+
+    fn is_hashed(password_bytes: usize, _options: UserAddOptions) -> bool {
+        password_bytes > 0
+    }
+
     fn place_of_hash(&mut self, password: &Secret) -> Option<&mut String> {
-        (!password.expose().is_empty()).then_some(&mut self.hashed_password)
+        Self::is_hashed(password.expose().len(), UserAddOptions::default())
+            .then_some(&mut self.hashed_password)
     }
 }
 
-/// A request that gives a user a password, of which parts have been read so far. Its password is
-/// wiped, whatever becomes of it.
-pub(crate) struct Partly<R: SetsPassword>(R);
+/// A request that gives a user a password, of which parts have been read so far: how long its
+/// fields are, and none of their bytes. It waits for its turns in memory that nobody counts.
+pub(crate) struct Partly<R> {
+    name_bytes: usize,
+    password_bytes: usize,
+    options: Option<UserAddOptions>,
+    request: PhantomData<R>,
+}
+
+impl<R> Default for Partly<R> {
+    fn default() -> Self {
+        Self { name_bytes: 0, password_bytes: 0, options: None, request: PhantomData }
+    }
+}
 
 impl<R: SetsPassword> Partly<R> {
-    /// Nothing of a message of this many bytes; it has room for any password of it, as
-    /// [`read_into`] says.
-    pub(crate) fn of_bytes(bytes: usize) -> Self {
-        let mut request = R::default();
-        request.password().reserve(bytes);
-        Self(request)
-    }
-
-    /// Reads the next part: whole fields.
-    pub(crate) fn read(&mut self, part: &[u8]) -> Result<(), DecodeError> {
-        self.0.merge(part)
+    /// Reads the next part: whole fields. As in a message that is read as a whole, the last field
+    /// of a kind counts, but options are merged.
+    pub(crate) fn read(&mut self, part: Bytes) -> Result<(), DecodeError> {
+        decode::<R>(part.clone()).0?;
+        let mut ahead = &part[..];
+        while !ahead.is_empty() {
+            let (field, kind) = decode_key(&mut ahead)?;
+            if kind != WireType::LengthDelimited {
+                skip_field(kind, field, &mut ahead, DecodeContext::default())?;
+                continue;
+            }
+            let len = usize::try_from(decode_varint(&mut ahead)?).unwrap_or(usize::MAX);
+            // It was read before, as a whole.
+            let Some((bytes, behind)) = ahead.split_at_checked(len) else { return Ok(()) };
+            match field {
+                NAME => self.name_bytes = len,
+                PASSWORD => self.password_bytes = len,
+                _ if R::OPTIONS == Some(field) => self.options.get_or_insert_default().merge(bytes)?,
+                _ => {}
+            }
+            ahead = behind;
+        }
+        Ok(())
     }
 
     /// The bytes that the proposal of the whole request would have, which has `bytes` itself. A
@@ -79,28 +129,21 @@ impl<R: SetsPassword> Partly<R> {
     ///
     /// # Errors
     /// That of the password, which any client gets.
-    pub(crate) fn proposal_bytes(mut self, bytes: usize) -> Result<usize, Error> {
-        let password = self.take_password();
-        let Some(hash) = self.0.place_of_hash(&password) else { return Ok(bytes) };
-        check_length(&password)?;
-        *hash = "=".repeat(HASH_LETTERS);
-        Ok(self.0.encoded_len())
-    }
-
-    fn take_password(&mut self) -> Secret {
-        std::mem::take(self.0.password()).into()
-    }
-}
-
-impl<R: SetsPassword> Drop for Partly<R> {
-    fn drop(&mut self) {
-        drop(self.take_password());
+    pub(crate) fn proposal_bytes(&self, bytes: usize) -> Result<usize, Error> {
+        if !R::is_hashed(self.password_bytes, self.options.unwrap_or_default()) {
+            return Ok(bytes);
+        }
+        check_length(self.password_bytes)?;
+        let field = |len: usize| 1 + length_delimiter_len(len) + len;
+        let name = if self.name_bytes > 0 { field(self.name_bytes) } else { 0 };
+        let options = self.options.map_or(0, |options| field(options.encoded_len()));
+        Ok(name + options + field(HASH_LETTERS))
     }
 }
 
 /// bcrypt reads no more, and etcd makes no hash of what is longer.
-pub(super) fn check_length(password: &Secret) -> Result<(), Error> {
-    let is_too_long = password.expose().len() > PASSWORD_BYTES_MAX;
+pub(super) fn check_length(password_bytes: usize) -> Result<(), Error> {
+    let is_too_long = password_bytes > PASSWORD_BYTES_MAX;
     if is_too_long { Err(Error::Auth(AuthError::PasswordTooLong)) } else { Ok(()) }
 }
 
