@@ -24,13 +24,14 @@ use prost::Message as _;
 use revd_member::apply::command::Kind;
 use revd_member::auth::Caller;
 use revd_member::budget::Share;
-use revd_member::error::{AuthError, Error, Status};
+use revd_member::error::{Error, Status};
 use revd_proto::etcdserverpb::{self as pb, RangeRequest};
 use revd_proto::grpc::health;
 use revd_proto::{v3electionpb, v3lockpb};
 
 use crate::api::Api;
 use crate::api::auth::identity::Need;
+use crate::api::auth::with_password::Untaken;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::contract;
 use crate::api::health::Health;
@@ -41,7 +42,6 @@ use crate::api::named_method::NamedMethod;
 use crate::api::reflection::Reflection;
 use crate::api::refused;
 use crate::api::replies::Replies;
-use crate::api::validate;
 use crate::observe::calls;
 
 /// A method this version has.
@@ -142,20 +142,22 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                let is_taken = self.context.take_if_known(method.need(), &metadata.caller, $message.len())?;
-                let $caller = &match self.let_in(method, metadata, &$message).await {
+                let untaken = Untaken::new($message, method.has_password());
+                let is_taken = self.context.take_if_known(method.need(), &metadata.caller, untaken.len())?;
+                let $caller = &match self.let_in(method, metadata, &untaken).await {
                     Ok(caller) => caller,
                     Err(refused) => {
                         if !is_taken {
                             let caller = self.context.caller_after_wait(&metadata.caller);
-                            self.context.auth.limits.take(&caller, $message.len())?;
+                            self.context.auth.limits.take(&caller, untaken.len())?;
                         }
-                        return Err(Box::pin(self.why_refused(method, &$message, refused)).await.into());
+                        return Err(Box::pin(self.why_refused(method, &untaken, refused)).await.into());
                     }
                 };
                 if !is_taken {
-                    self.context.auth.limits.take($caller, $message.len())?;
+                    self.context.auth.limits.take($caller, untaken.len())?;
                 }
+                let $message = untaken.take();
                 let ($api, $source, $credentials) = (self, metadata.source, &metadata.caller);
                 // Endless calls and those apart are boxed: they are larger than
                 // all others, which share the memory of this one.
@@ -415,23 +417,12 @@ impl Api {
         self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await
     }
 
-    /// As with grpc-go, a message is decoded before anything is asked. As in etcd, the length of a
-    /// user's new password is judged then, and the size of a change of users or roles behind the
-    /// token, and before rights.
+    /// As with grpc-go, a message is decoded before anything is asked.
     #[cold]
     async fn why_refused(&self, method: Unary, message: &Bytes, refused: Error) -> Error {
         let limits = self.context.limits;
-        let bytes = match method.proposal_bytes(message, limits.txn_parts_max()).await {
-            Err(malformed @ Error::Malformed(_)) => return malformed,
-            bytes => bytes,
-        };
-        let Error::Auth(why) = &refused else { return refused };
-        let judged = match why {
-            _ if !method.changes_users() => return refused,
-            AuthError::InvalidAuthToken => bytes.map(drop),
-            _ => bytes.and_then(|bytes| validate::proposal_size(bytes, limits)),
-        };
-        judged.err().unwrap_or(refused)
+        let bytes = method.proposal_bytes(message, limits.txn_parts_max()).await;
+        refused::why(refused, bytes, method.changes_users(), limits)
     }
 }
 
@@ -448,6 +439,11 @@ impl Unary {
                 | Self::MoveLeader
                 | Self::Downgrade
         )
+    }
+
+    /// Its message may have a password in it.
+    fn has_password(self) -> bool {
+        matches!(self, Self::Authenticate | Self::UserAdd | Self::UserChangePassword)
     }
 
     /// The command that it proposes changes users or roles.

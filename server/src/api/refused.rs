@@ -8,10 +8,11 @@ use bytes::Bytes;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
 use revd_member::apply::txn_message;
-use revd_member::error::Error;
+use revd_member::error::{AuthError, Error};
 
 use crate::api::auth::with_password::{self, Partly, SetsPassword, WithPassword};
 use crate::api::call::decoded;
+use crate::api::validate::{self, RequestLimits};
 use crate::limits;
 use crate::queues::turn::give_way;
 
@@ -30,6 +31,26 @@ pub(super) async fn check_proposal<R: SetsPassword>(message: &Bytes) -> Result<u
     let mut request = Partly::<R>::default();
     in_parts(message, limits::REFUSED_PART_BYTES, |part| request.read(part)).await?;
     request.proposal_bytes(message.len())
+}
+
+/// The error of a refused call whose proposal would have so many bytes. As in etcd, the length of a
+/// user's new password is judged with the message, and the size of a change of users or roles
+/// behind the token, and before rights.
+pub(super) fn why(
+    refused: Error,
+    bytes: Result<usize, Error>,
+    changes_users: bool,
+    limits: RequestLimits,
+) -> Error {
+    if let Err(malformed @ Error::Malformed(_)) = bytes {
+        return malformed;
+    }
+    let judged = match &refused {
+        Error::Auth(AuthError::InvalidAuthToken) if changes_users => bytes.map(drop),
+        Error::Auth(_) if changes_users => bytes.and_then(|bytes| validate::proposal_size(bytes, limits)),
+        _ => return refused,
+    };
+    judged.err().unwrap_or(refused)
 }
 
 /// The same of a transaction, of any depth.
@@ -88,7 +109,6 @@ mod tests {
     use std::pin::pin;
 
     use futures_lite::future::{block_on, poll_once};
-    use revd_member::error::AuthError;
     use revd_proto::authpb::UserAddOptions;
     use revd_proto::etcdserverpb::{AuthUserAddRequest, AuthUserChangePasswordRequest, MemberUpdateRequest};
 

@@ -1,8 +1,9 @@
 //! Requests with a password: whatever becomes of them, it is wiped.
 
 use std::marker::PhantomData;
+use std::ops::Deref;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use prost::{DecodeError, Message, length_delimiter_len};
 use revd_member::error::{AuthError, Error};
@@ -153,13 +154,53 @@ pub(crate) fn decode<R: WithPassword>(message: Bytes) -> (Result<R, DecodeError>
     let mut request = R::default();
     let merged = read_into(&mut request, &message);
     let password = Secret::from(std::mem::take(request.password()));
-    wipe(message);
+    drop(wipe(message));
     (merged.map(|()| request), password)
 }
 
-/// Says whether it could.
-fn wipe(message: Bytes) -> bool {
-    message.try_into_mut().map(|mut own| own.zeroize()).is_ok()
+/// A message that may have a password in it, until its service takes it: where none does, it is
+/// wiped, if nothing else holds it then.
+pub(crate) struct Untaken {
+    message: Bytes,
+    has_password: bool,
+}
+
+impl Untaken {
+    /// This message.
+    pub(crate) fn new(message: Bytes, has_password: bool) -> Self {
+        Self { message, has_password }
+    }
+
+    /// It is its service's.
+    pub(crate) fn take(mut self) -> Bytes {
+        std::mem::take(&mut self.message)
+    }
+
+    /// The zeros that are left of it, if it was wiped.
+    fn wipe(&mut self) -> Option<BytesMut> {
+        if self.has_password { wipe(std::mem::take(&mut self.message)) } else { None }
+    }
+}
+
+impl Deref for Untaken {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.message
+    }
+}
+
+impl Drop for Untaken {
+    fn drop(&mut self) {
+        drop(self.wipe());
+    }
+}
+
+/// The zeros that are left of a message, if it could be wiped.
+fn wipe(message: Bytes) -> Option<BytesMut> {
+    let mut own = message.try_into_mut().ok()?;
+    own[..].zeroize();
+    Some(own)
 }
 
 /// With room for any password of the message: a buffer that a second field of the kind outgrows
@@ -204,11 +245,27 @@ mod tests {
     fn a_message_that_nothing_else_holds_is_wiped() {
         let whole = Bytes::from([&[0; 5], &request()[..]].concat()).slice(5..);
         let held = whole.clone();
-        assert!(!wipe(whole) && held[..] == request(), "it has another holder");
-        assert!(wipe(held));
+        assert!(wipe(whole).is_none() && held[..] == request(), "it has another holder");
+        assert!(is_zero(wipe(held), request().len()));
         let mut rest = Bytes::from(request());
         let part = rest.split_to(4);
         drop(part);
-        assert!(wipe(rest));
+        assert!(is_zero(wipe(rest), request().len() - 4));
+    }
+
+    /// Refused, or given up while its caller is judged: the guard is dropped then.
+    #[test]
+    fn a_message_that_its_service_does_not_take_is_wiped_if_it_may_have_a_password() {
+        let message = |has_password| Untaken::new(request().into(), has_password);
+        assert!(is_zero(message(true).wipe(), request().len()));
+        let mut refused = message(true);
+        let other = refused.clone();
+        assert!(refused.wipe().is_none() && other[..] == request());
+        assert!(message(false).wipe().is_none());
+        assert!([true, false].iter().all(|it| message(*it).take()[..] == request()));
+    }
+
+    fn is_zero(wiped: Option<BytesMut>, len: usize) -> bool {
+        wiped.is_some_and(|wiped| wiped.len() == len && wiped.iter().all(|byte| *byte == 0))
     }
 }
