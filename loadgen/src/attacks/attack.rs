@@ -3,16 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use revd_http2::PREFACE;
 use revd_http2::raw::frame;
 
 use super::newcomers::{Newcomers, newcomer};
-use super::together;
+use super::{priority, together};
 use crate::caller::Caller;
 use crate::clock;
 use crate::wire::client::{addresses, host};
@@ -216,7 +215,7 @@ impl Attack {
 
     /// Strikes until it is over, and counts how often.
     pub fn go_on(&self, target: &AttackTarget, times: &AtomicU64) {
-        yield_to_all();
+        priority::give_way_to_all();
         while !target.is_over() {
             if let Err(error) = (self.strike)(target) {
                 target.tally.told(&format!("{error:#}"));
@@ -227,38 +226,9 @@ impl Attack {
     }
 }
 
-/// Gives this thread, and those that it will start, the lowest priority. A thread that is only nice
-/// runs its slice of some milliseconds to its end when others wake; an idle one (`SCHED_IDLE`, by
-/// `chrt` of util-linux) gives way at once.
-fn yield_to_all() {
-    let _ = rustix::process::setpriority_process(None, 19);
-    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let idle = Command::new("chrt").args(["--idle", "--pid", "0", &own]).stdin(Stdio::null()).output();
-    if !idle.is_ok_and(|said| said.status.success()) {
-        static TOLD: Once = Once::new();
-        TOLD.call_once(|| eprintln!("no `chrt` (util-linux): attackers take others' CPU for milliseconds"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_attacker_is_idle_and_so_are_its_threads() {
-        let policy = || {
-            let own = rustix::thread::gettid().as_raw_nonzero();
-            let stat = std::fs::read_to_string(format!("/proc/self/task/{own}/stat")).unwrap();
-            // The 41st field of proc_pid_stat(5); the second one, a name, ends with a bracket.
-            stat.rsplit_once(')').unwrap().1.split_whitespace().nth(38).unwrap().to_owned()
-        };
-        let own = policy();
-        let attacker = std::thread::spawn(move || {
-            yield_to_all();
-            [policy(), std::thread::spawn(policy).join().unwrap()]
-        });
-        assert_eq!((own, attacker.join().unwrap()), ("0".to_owned(), ["5", "5"].map(str::to_owned)));
-    }
 
     #[test]
     fn a_tally_counts_what_was_told_most_frequent_first() {

@@ -16,6 +16,7 @@ use revd_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest, WatchResponse,
 };
 
+use super::priority;
 use super::store::{GRANT, PUT, RANGE};
 use crate::caller::Caller;
 use crate::clock;
@@ -236,12 +237,22 @@ impl HonestLeases {
     }
 }
 
-/// Calls until it is over, and then waits for the last replies. Sets `has_begun` at the start.
+/// Calls until it is over, on a thread of its own, and then waits for the last replies. Sets
+/// `has_begun` at the start.
 ///
 /// # Errors
 /// When it cannot begin.
 pub fn call(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> anyhow::Result<Noticed> {
-    let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
+    let calling = || {
+        let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
+        priority::come_first();
+        call_here(endpoint, has_begun, is_over)
+    };
+    let called = std::thread::scope(|threads| threads.spawn(calling).join());
+    called.map_err(|_| anyhow::anyhow!("the honest callers have panicked"))?
+}
+
+fn call_here(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> anyhow::Result<Noticed> {
     let mut noticed = Noticed::default();
     let caller = Caller::connect(endpoint)?;
     let mut calls = HonestCalls { caller, asked: BTreeMap::new(), number: 0, unseen: BTreeSet::new() };

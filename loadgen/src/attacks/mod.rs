@@ -15,6 +15,7 @@ mod handshakes;
 pub mod honest;
 mod leases;
 mod newcomers;
+mod priority;
 mod records;
 mod replies;
 pub mod round;
