@@ -402,9 +402,10 @@ pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
 pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
 /// TLS records of a session that are looked at before others have their turn.
 pub const TLS_RECORDS_AT_ONCE: usize = 32;
-/// Orders of the certificates of a chain that are looked at, each with one signature: there are 13
-/// of two roots that have signed each other, 16 of three certificates of one name.
-pub const TLS_CHAIN_ORDERS_MAX: usize = 14;
+/// Orders of the certificates of a chain that are looked at, each with a signature for each
+/// authority of its last issuer's name: there are 17 of an authority, and three roots of one name
+/// above it, the first two of which it has outlived.
+pub const TLS_CHAIN_ORDERS_MAX: usize = 17;
 /// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
 /// more.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
@@ -500,9 +501,9 @@ pub const PING_IDLE_MILLISECONDS: u64 = 2 * 3600 * 1000;
 // Turns of connections.
 
 /// Microseconds that busy connections of a core share: the more there are, the shorter their turns.
-pub const ROUND_MICROSECONDS: u64 = 10_000;
+pub const ROUND_MICROSECONDS: u64 = 5_000;
 /// Microseconds of busy connections' turns behind which the rest of the core has its turn.
-pub const BUSY_MICROSECONDS: u64 = 500;
+pub const BUSY_MICROSECONDS: u64 = 250;
 /// Microseconds of the shortest turn of a connection.
 pub const TURN_MICROSECONDS_MIN: u64 = 100;
 /// Microseconds after which a connection leaves the rest of its input, and short calls that wait,

@@ -1,7 +1,7 @@
 //! Connections that have more to do than one turn does. They take turns, one behind the other, and
 //! after a while of that everything else of the core comes first: a connection with little to do
-//! waits for a turn or two, not for one of each. The more busy ones there are, the shorter are
-//! their turns.
+//! waits for a turn or two of theirs, not for one of each. The more busy ones there are, the
+//! shorter are their turns. Connections that have done everything in their turn are not counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,15 +57,6 @@ impl Round {
             Some((waker, true)) => self.pause.ask(&mut Context::from_waker(&waker)),
             Some((waker, false)) => waker.wake(),
             None => {}
-        }
-    }
-
-    fn leave(&mut self, place: u64) {
-        if self.called == Some(place) {
-            self.called = None;
-            self.call_next();
-        } else {
-            self.waiting.remove(&place);
         }
     }
 
@@ -126,9 +117,13 @@ impl Drop for TurnShare {
     fn drop(&mut self) {
         let mut round = self.busy.0.borrow_mut();
         match self.place {
-            Some(place) => round.leave(place),
-            // In the middle of its turn: others wait for the end of it.
-            None => round.call_next(),
+            Some(place) if round.called == Some(place) => round.called = None,
+            Some(place) => drop(round.waiting.remove(&place)),
+            None => {} // in the middle of its turn: others wait for the end of it
+        }
+        // Perhaps with its core, whose timers may be gone.
+        if let Some((waker, _)) = round.next() {
+            waker.wake();
         }
     }
 }

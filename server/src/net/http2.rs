@@ -148,7 +148,10 @@ impl<T: Transport> Http2<T> {
         std::future::poll_fn(|context| {
             self.ready.register(context);
             if !self.turns.begin() {
-                return Poll::Pending; // woken before its turn, in which everything is looked at
+                // Woken before its turn, in which everything is looked at. Perhaps by a keepalive:
+                // leases do not expire until it is read.
+                self.reading.more(0);
+                return Poll::Pending;
             }
             let ended = self.turn(context, pass);
             let took = self.shared.clock.microseconds() - self.began;

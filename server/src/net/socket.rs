@@ -33,6 +33,12 @@ pub(super) trait Transport {
     /// Closes the sending side.
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
+    /// Whether input that nobody has looked at is in memory though there was none to be read: it
+    /// takes another turn. The task of the last read is woken for that.
+    fn has_unread(&self) -> bool {
+        false
+    }
+
     /// Bytes of this connection that are in memory beside those of its reader and its sender.
     fn held(&self) -> TransportBytes {
         TransportBytes::default()

@@ -26,7 +26,12 @@ impl<T: Transport> Http2<T> {
         let buffer = Rc::clone(&self.shared.read_buffer);
         let mut buffer = buffer.borrow_mut();
         let Poll::Ready(bytes) = self.socket.poll_read(context, &mut buffer)? else {
-            self.reading.all();
+            if self.socket.has_unread() {
+                self.comes_back = true;
+                self.reading.more(0);
+            } else {
+                self.reading.all();
+            }
             return Ok(ReadOutcome::Enough);
         };
         if bytes == 0 {

@@ -70,15 +70,16 @@ impl Certificate {
     }
 }
 
-/// Whose certificate it is, and who has signed it, as they lie there.
+/// Whose certificate it is, with which key, and who has signed it, as they lie there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Names<'d> {
     pub issuer: &'d [u8],
     pub subject: &'d [u8],
+    pub public_key: &'d [u8],
 }
 
 impl<'d> Names<'d> {
-    /// Reads a certificate as far as its subject; none if it is not one.
+    /// Reads a certificate as far as its key; none if it is not one.
     pub(super) fn read(der: &'d [u8]) -> Option<Self> {
         let mut body = Reader(der).take(SEQUENCE)?.take(SEQUENCE)?;
         body.take_if(VERSION);
@@ -86,7 +87,7 @@ impl<'d> Names<'d> {
         body.take(SEQUENCE)?; // algorithm
         let issuer = body.take(SEQUENCE)?.0;
         body.take(SEQUENCE)?; // validity
-        Some(Self { issuer, subject: body.take(SEQUENCE)?.0 })
+        Some(Self { issuer, subject: body.take(SEQUENCE)?.0, public_key: body.take(SEQUENCE)?.0 })
     }
 }
 

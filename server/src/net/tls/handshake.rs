@@ -119,11 +119,18 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         let reading = |context: &mut std::task::Context<'_>| {
             Poll::Ready(ready!(stream.poll_receive(context, &mut received)))
         };
-        let read = std::future::poll_fn(reading).await?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
+        let read = match std::future::poll_fn(reading).await {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            read => read,
+        };
+        match read {
+            Ok(read) => received.truncate(read),
+            Err(error) => {
+                // Thousands may go away at once, and closing each takes a while, too.
+                place.compute(move || drop(stream)).await;
+                return Err(error);
+            }
         }
-        received.truncate(read);
     }
 }
 

@@ -113,20 +113,24 @@ fn check_orders(own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Resu
     let (own, others) =
         (named(own)?, others.iter().map(|other| named(other)).collect::<Result<Vec<_>, _>>()?);
     let mut left = limits::TLS_CHAIN_ORDERS_MAX;
-    if are_few_orders(own.issuer, &mut others.iter().collect(), &mut left) { Ok(()) } else { Err(UNKNOWN) }
+    if are_few_orders(&mut vec![&own], &others, &mut left) { Ok(()) } else { Err(UNKNOWN) }
 }
 
-/// Whether no more orders than are `left` lead on from a certificate of this issuer.
-fn are_few_orders(issuer: &[u8], unused: &mut Vec<&Names<'_>>, left: &mut usize) -> bool {
-    let Some(fewer) = left.checked_sub(1) else { return false };
+/// Whether no more orders than are `left` begin with this one, which is not empty. As in webpki, a
+/// key of the same name is in an order once.
+fn are_few_orders<'n>(order: &mut Vec<&'n Names<'n>>, all: &'n [Names<'n>], left: &mut usize) -> bool {
+    let (Some(fewer), Some(issuer)) = (left.checked_sub(1), order.last().map(|last| last.issuer)) else {
+        return false;
+    };
     *left = fewer;
-    (0..unused.len()).all(|at| {
-        if unused[at].subject != issuer {
+    all.iter().filter(|next| next.subject == issuer).all(|next| {
+        let is_same = |used: &&Names<'_>| used.subject == next.subject && used.public_key == next.public_key;
+        if order.iter().any(is_same) {
             return true;
         }
-        let next = unused.remove(at);
-        let are_few = are_few_orders(next.issuer, unused, left);
-        unused.insert(at, next);
+        order.push(next);
+        let are_few = are_few_orders(order, all, left);
+        order.pop();
         are_few
     })
 }
@@ -374,8 +378,8 @@ mod tests {
         }
     }
 
-    /// Certificates of authorities by names: whose it is, and who has signed it.
-    fn chain(of: &[(&str, &str)]) -> Vec<CertificateDer<'static>> {
+    /// Certificates of authorities: whose name each has, who has signed it, and which key it has.
+    fn chain(of: &[(&str, &str, usize)]) -> Vec<CertificateDer<'static>> {
         let named = |name: &str| {
             let mut params = CertificateParams::new(Vec::new()).unwrap();
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -383,37 +387,45 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, name);
             params
         };
-        let key = KeyPair::generate().unwrap();
-        let sign = |(name, by): &(&str, &str)| {
-            named(name).signed_by(&key, &Issuer::from_params(&named(by), &key)).unwrap().der().clone()
+        let keys: [KeyPair; 6] = std::array::from_fn(|_| KeyPair::generate().unwrap());
+        let sign = |(name, by, key): &(&str, &str, usize)| {
+            let issuer = named(by);
+            named(name).signed_by(&keys[*key], &Issuer::from_params(&issuer, &keys[0])).unwrap().der().clone()
         };
         of.iter().map(sign).collect()
     }
 
     #[test]
     fn chains_of_very_many_orders_are_refused_before_a_signature_is_looked_at() {
-        let check = |of: &[(&str, &str)]| {
+        let check = |of: &[(&str, &str, usize)]| {
             let chain = chain(of);
             check_orders(&chain[0], &chain[1..])
         };
-        let line = [("own", "a"), ("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "root")];
+        let line =
+            [("own", "a", 0), ("a", "b", 1), ("b", "c", 2), ("c", "d", 3), ("d", "e", 4), ("e", "root", 5)];
         assert_eq!(check(&line), Ok(()));
-        assert_eq!(check(&[&line[..], &[("root", "root")]].concat()), Err(UNKNOWN), "too long");
+        assert_eq!(check(&[&line[..], &[("root", "root", 0)]].concat()), Err(UNKNOWN), "too long");
         let in_another_order = [line[0], line[3], line[5], line[1], line[4], line[2]];
         assert_eq!(check(&in_another_order), Ok(()));
-        // Two authorities that have signed each other, as when a root is replaced.
-        let crossed =
-            [("own", "a"), ("a", "new"), ("new", "old"), ("old", "new"), ("new", "new"), ("old", "old")];
-        assert_eq!(check(&crossed), Ok(()));
-        let of_one_name = |count| [&[("own", "root")][..], &vec![("root", "root"); count]].concat();
-        assert_eq!([1, 2].map(|count| check(&of_one_name(count))), [Ok(()), Ok(())]);
-        assert_eq!(
-            [3, 4, 5].map(|count| check(&of_one_name(count))),
-            [Err(UNKNOWN), Err(UNKNOWN), Err(UNKNOWN)]
-        );
-        let own = &chain(&line[..1])[0];
+        // Two roots that have signed each other, as when one takes the other's place.
+        let [old, new] = ["old", "new"].map(|name| usize::from(name == "new") + 2);
+        let crossed = [("new", "old", new), ("old", "new", old), ("new", "new", new), ("old", "old", old)];
+        assert_eq!(check(&[&[("own", "a", 0), ("a", "new", 1)], &crossed[..]].concat()), Ok(()));
+        let of_one_name = |count: usize, above: &[(&'static str, &'static str, usize)]| {
+            let roots = (0..count).map(|key| ("root", "root", key + 2));
+            check(&above.iter().copied().chain(roots).collect::<Vec<_>>())
+        };
+        let own = &[("own", "root", 0)][..];
+        assert_eq!([1, 2, 3].map(|count| of_one_name(count, own)), [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(of_one_name(3, &[("own", "a", 0), ("a", "root", 1)]), Ok(()));
+        assert_eq!(of_one_name(4, own), Err(UNKNOWN));
+        let copies = [&[("own", "root", 0)][..], &[("root", "root", 1); 5]].concat();
+        assert_eq!(check(&copies), Ok(()), "of one key");
         let no_certificate = CertificateDer::from(vec![0x30, 0]);
-        assert_eq!(check_orders(own, &[no_certificate]), Err(CertificateError::BadEncoding.into()));
+        assert_eq!(
+            check_orders(&chain(own)[0], &[no_certificate]),
+            Err(CertificateError::BadEncoding.into())
+        );
     }
 
     /// A system without a bundle of authorities, and no flag that names one: a member starts, as an

@@ -151,6 +151,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     fn poll_plaintext(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut small = [0; limits::TLS_SMALL_READ_BYTES];
+        let mut has_fed = false;
         loop {
             if self.readable > 0 {
                 let read = io::Read::read(&mut self.session.reader(), into)?;
@@ -158,13 +159,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 return Poll::Ready(Ok(read));
             }
             if !self.unfed.is_empty() {
-                let unfed = std::mem::take(&mut self.unfed);
-                self.feed_and_answer(context, &unfed)?;
-                if self.readable == 0 && !self.unfed.is_empty() {
+                if has_fed {
                     // Records without data, one behind the other: others come first.
                     self.next_turn.get_or_insert_default().ask(context);
                     return Poll::Pending;
                 }
+                let unfed = std::mem::take(&mut self.unfed);
+                self.feed_and_answer(context, &unfed)?;
+                has_fed = true;
                 continue;
             }
             if self.is_over {
@@ -181,6 +183,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 return Poll::Ready(Ok(0));
             }
             self.feed_and_answer(context, &buffer[..received])?;
+            has_fed = true;
         }
     }
 
@@ -235,6 +238,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Transport for TlsStream<S> {
 
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_goodbye(context)
+    }
+
+    fn has_unread(&self) -> bool {
+        !self.unfed.is_empty()
     }
 
     fn held(&self) -> TransportBytes {
