@@ -72,12 +72,14 @@ pub(super) struct TurnShare {
     busy: Rc<BusyConnections>,
     /// Its place, if it has asked for a turn.
     place: Option<u64>,
+    /// The turn under way is one that it has asked for.
+    has_asked: bool,
 }
 
 impl TurnShare {
     /// A connection that is not busy.
     pub(super) fn new(busy: &Rc<BusyConnections>) -> Self {
-        Self { busy: Rc::clone(busy), place: None }
+        Self { busy: Rc::clone(busy), place: None, has_asked: false }
     }
 
     /// Whether the connection may begin a turn: not if it has asked for one that has not come.
@@ -88,7 +90,7 @@ impl TurnShare {
             Some(_) => round.called = None,
             None => {}
         }
-        self.place = None;
+        self.has_asked = self.place.take().is_some();
         true
     }
 
@@ -96,8 +98,10 @@ impl TurnShare {
     /// woken for another one.
     pub(super) fn end(&mut self, context: &Context<'_>, took: u64, comes_back: bool) {
         let mut round = self.busy.0.borrow_mut();
-        if comes_back {
+        if comes_back || self.has_asked {
             round.used = round.used.saturating_add(took);
+        }
+        if comes_back {
             round.asked += 1;
             let place = round.asked;
             self.place = Some(place);
@@ -231,6 +235,27 @@ mod tests {
         assert!(all[0].is_woken() && all[0].share.begin());
         all[0].end(1, false);
         assert_eq!(busy.0.borrow().len(), 0);
+    }
+
+    #[test]
+    fn turns_that_were_asked_for_count_also_when_they_are_the_last() {
+        let busy = Rc::<BusyConnections>::default();
+        let mut all = connections(&busy, 3);
+        for one in &mut all {
+            assert!(one.share.begin());
+            one.end(0, true);
+        }
+        let used = || busy.0.borrow().used;
+        assert!(all[0].share.begin());
+        all[0].end(70, false);
+        assert_eq!(used(), 70);
+        assert!(all[0].share.begin());
+        all[0].end(5, false);
+        assert_eq!(used(), 70, "it had not asked");
+        assert!(all[1].share.begin());
+        all[1].end(7, false);
+        drop(all);
+        assert_eq!((used(), busy.0.borrow().len()), (77, 0));
     }
 
     #[test]

@@ -159,7 +159,10 @@ impl<T: Transport> Http2<T> {
             self.shared.api.turns().record(Loop::Connection, took, doing);
             match ended {
                 Ok(TurnEnd::Waiting) => Poll::Pending,
-                Ok(TurnEnd::Over) | Err(_) => Poll::Ready(()),
+                Ok(TurnEnd::Over) | Err(_) => {
+                    self.turns.end(context, took, false);
+                    Poll::Ready(())
+                }
             }
         })
         .await;
