@@ -82,13 +82,17 @@ fn verify_again(shown: &[CertificateDer<'_>], host: &str, material: &Material) -
 }
 
 async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &HandshakePlace) -> io::Result<T> {
+    let ended = |why| match place.has_left() {
+        true => Err(io::ErrorKind::UnexpectedEof.into()),
+        false => Err(io::Error::new(io::ErrorKind::TimedOut, why)),
+    };
     let late = async {
         sleep(limits::HANDSHAKE_DEADLINE).await;
-        Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake takes too long"))
+        ended("the TLS handshake takes too long")
     };
     let displaced = async {
         place.displaced().await;
-        Err(io::Error::new(io::ErrorKind::TimedOut, "too many TLS handshakes: a newer one has its place"))
+        ended("too many TLS handshakes: a newer one has its place")
     };
     futures_lite::future::or(doing, futures_lite::future::or(late, displaced)).await
 }
@@ -126,8 +130,11 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         match read {
             Ok(read) => received.truncate(read),
             Err(error) => {
-                // Thousands may go away at once, and closing each takes a while, too.
-                place.compute(move || drop(stream)).await;
+                // Thousands may go away at once, and closing each takes a while, too. The session's
+                // memory does not wait for it.
+                let socket = stream.into_socket();
+                place.leave();
+                place.compute(move || drop(socket)).await;
                 return Err(error);
             }
         }
