@@ -400,11 +400,13 @@ pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
 /// The same of a caller once its handshake is done: the longest record, and a few short ones that
 /// carry nothing. More than that is a message in several records, which no caller has to send.
 pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
-/// TLS records of a session that are looked at before others have their turn.
+/// TLS records of a session with little in them that are read before others have their turn.
 pub const TLS_RECORDS_AT_ONCE: usize = 32;
+/// A record has little in it with less than this on average.
+pub const TLS_RECORD_BYTES_LITTLE: usize = 32;
 /// Orders of the certificates of a chain that are looked at, each with a signature for each
-/// authority of its last issuer's name: there are 17 of an authority, and three roots of one name
-/// above it, the first two of which it has outlived.
+/// authority of its last issuer's name, and for those below it that are genuine: there are 17 of an
+/// authority and three roots of one name above it, the first two of which it has outlived.
 pub const TLS_CHAIN_ORDERS_MAX: usize = 17;
 /// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
 /// more.

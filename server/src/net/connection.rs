@@ -234,6 +234,89 @@ mod tests {
         turns
     }
 
+    /// All that a client has sent.
+    struct Sent(std::collections::VecDeque<u8>);
+
+    impl AsyncRead for Sent {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(io::Read::read(&mut self.0, into))
+        }
+    }
+
+    impl AsyncWrite for Sent {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A session that is begun, and its client's end of it.
+    fn session() -> (rustls::ServerConnection, rustls::ClientConnection) {
+        let made = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let config = rustls::ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let mut server = rustls::ServerConnection::new(config.into()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let mut client = rustls::ClientConnection::new(config.into(), "h".try_into().unwrap()).unwrap();
+        while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
+            let mut bytes = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut bytes).unwrap();
+            }
+            server.read_tls(&mut &bytes[..]).unwrap();
+            server.process_new_packets().unwrap();
+            bytes.clear();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            client.read_tls(&mut &bytes[..]).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        (server, client)
+    }
+
+    /// Fifteen new keys behind each byte of data, read as fast as they come, in a loop that stops
+    /// only where there is nothing to be read.
+    #[test]
+    fn a_session_of_new_keys_is_read_in_turns() {
+        const BYTES: usize = 100;
+        let core = glommio::LocalExecutorBuilder::default();
+        let reading = core.spawn(|| async {
+            let (server, mut client) = session();
+            let mut sent = Vec::new();
+            for _ in 0..BYTES {
+                (0..15).for_each(|_| client.refresh_traffic_keys().unwrap());
+                io::Write::write_all(&mut client.writer(), b"x").unwrap();
+                while client.wants_write() {
+                    client.write_tls(&mut sent).unwrap();
+                }
+            }
+            let mut stream = tls::TlsStream::new(Sent(sent.into()), server);
+            let mut read = Vec::new();
+            let turns = turns_of(async { drop(stream.read_to_end(&mut read).await) }).await;
+            (turns, read)
+        });
+        let (turns, read) = reading.unwrap().join().unwrap();
+        assert_eq!(read.len(), BYTES);
+        // A turn may end with twice as many.
+        let least = BYTES * 16 / (2 * limits::TLS_RECORDS_AT_ONCE);
+        assert!(turns >= least, "others had their turn {turns} times");
+    }
+
     #[test]
     fn a_client_that_never_stops_sending_is_heard_out_in_turns() {
         let core = glommio::LocalExecutorBuilder::default();

@@ -33,8 +33,8 @@ pub(super) trait Transport {
     /// Closes the sending side.
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Whether input that nobody has looked at is in memory though there was none to be read: it
-    /// takes another turn. The task of the last read is woken for that.
+    /// Whether the last read found nothing because it had worked enough, and there may be more: in
+    /// another turn. The task of the read is woken for that.
     fn has_unread(&self) -> bool {
         false
     }

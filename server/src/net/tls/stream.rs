@@ -41,13 +41,17 @@ pub(crate) struct TlsStream<S> {
     taken: usize,
     /// The other side sends nothing more.
     is_over: bool,
+    /// Records that brought little since there was nothing more to be read.
+    idle: usize,
+    /// There may be more to be read, in the next turn.
+    pauses: bool,
     /// Boxed: few sessions ever have one.
     next_turn: Option<Box<NextTurn>>,
 }
 
 impl<S> TlsStream<S> {
     /// Nothing is said yet.
-    pub(super) fn new(socket: S, session: impl Into<Connection>) -> Self {
+    pub(crate) fn new(socket: S, session: impl Into<Connection>) -> Self {
         let mut session = session.into();
         session.set_buffer_limit(Some(limits::TLS_SEND_BYTES));
         Self {
@@ -60,8 +64,15 @@ impl<S> TlsStream<S> {
             sealed: 0,
             taken: 0,
             is_over: false,
+            idle: 0,
+            pauses: false,
             next_turn: None,
         }
+    }
+
+    /// The socket, without the session.
+    pub(super) fn into_socket(self) -> S {
+        self.socket
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -96,8 +107,11 @@ impl<S> TlsStream<S> {
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             self.readable = state.plaintext_bytes_to_read();
             self.is_over = state.peer_has_closed();
+            let before = left;
             self.records.pass(&bytes[..read], &mut left);
             bytes = &bytes[read..];
+            let come = self.readable.saturating_sub(readable);
+            self.idle += (before - left).saturating_sub(come / limits::TLS_RECORD_BYTES_LITTLE);
             let has_news = self.readable > readable || was_handshaking && !self.is_handshaking();
             self.unfinished =
                 if has_news { self.records.unfinished() } else { self.unfinished.saturating_add(read) };
@@ -151,39 +165,42 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     fn poll_plaintext(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut small = [0; limits::TLS_SMALL_READ_BYTES];
-        let mut has_fed = false;
+        self.pauses = false;
         loop {
             if self.readable > 0 {
                 let read = io::Read::read(&mut self.session.reader(), into)?;
                 self.readable -= read;
                 return Poll::Ready(Ok(read));
             }
-            if !self.unfed.is_empty() {
-                if has_fed {
-                    // Records without data, one behind the other: others come first.
-                    self.next_turn.get_or_insert_default().ask(context);
-                    return Poll::Pending;
-                }
-                let unfed = std::mem::take(&mut self.unfed);
-                self.feed_and_answer(context, &unfed)?;
-                has_fed = true;
-                continue;
-            }
             if self.is_over {
                 return Poll::Ready(Ok(0));
+            }
+            if self.idle >= limits::TLS_RECORDS_AT_ONCE {
+                // Others come first, also if every other record has a byte of data.
+                (self.idle, self.pauses) = (0, true);
+                self.next_turn.get_or_insert_default().ask(context);
+                return Poll::Pending;
+            }
+            if !self.unfed.is_empty() {
+                let unfed = std::mem::take(&mut self.unfed);
+                self.feed_and_answer(context, &unfed)?;
+                continue;
             }
             // The reader's buffer has ciphertext first, then plaintext; a few bytes of a buffer
             // would make a call to the kernel of each part of a record.
             let buffer = if into.len() < small.len() { &mut small[..] } else { &mut *into };
             let len = buffer.len().min(limits::TLS_READ_BYTES);
-            let received = ready!(Pin::new(&mut self.socket).poll_read(context, &mut buffer[..len]))?;
+            let Poll::Ready(received) = Pin::new(&mut self.socket).poll_read(context, &mut buffer[..len])?
+            else {
+                self.idle = 0;
+                return Poll::Pending;
+            };
             if received == 0 {
                 // Without a goodbye; HTTP/2 and frames of members know by themselves what is whole.
                 self.is_over = true;
                 return Poll::Ready(Ok(0));
             }
             self.feed_and_answer(context, &buffer[..received])?;
-            has_fed = true;
         }
     }
 
@@ -241,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Transport for TlsStream<S> {
     }
 
     fn has_unread(&self) -> bool {
-        !self.unfed.is_empty()
+        self.pauses
     }
 
     fn held(&self) -> TransportBytes {
