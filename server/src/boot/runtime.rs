@@ -1,5 +1,6 @@
 //! Whether this machine lets us run at all, and what to do if not.
 
+use std::os::fd::RawFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -115,7 +116,19 @@ pub fn connection_places(cores: usize, config: &Config) -> anyhow::Result<Connec
         );
     }
     let left = usize::try_from(left).unwrap_or(usize::MAX);
+    make_room_for_descriptors(limits::CONNECTIONS_PER_CORE_MAX * cores, files_max);
     Ok(ConnectionPlaces::of(left, has_metrics))
+}
+
+/// The kernel doubles the table of a process's descriptors when it is full, and while others of its
+/// threads run, the one that asked for one more stands still for it: 10 to 22 ms (it waits for an
+/// RCU grace period). It is large enough from here on; it never shrinks.
+fn make_room_for_descriptors(connections: usize, files_max: u64) {
+    let wanted = (connections as u64).saturating_add(limits::FILES_RESERVED).min(files_max);
+    let least = RawFd::try_from(wanted.saturating_sub(1)).unwrap_or(RawFd::MAX);
+    // If this fails, clients wait a moment when there are more of them than ever; nothing else
+    // depends on it.
+    let _ = UnixDatagram::unbound().map(|any| drop(rustix::io::fcntl_dupfd_cloexec(&any, least)));
 }
 
 /// Members on one machine begin with different CPUs, so that their log cores do not share one.
@@ -173,6 +186,20 @@ mod tests {
         assert_eq!((of(80, false), of(80, true)), ((70, 10, 0), (60, 10, 10)));
         assert_eq!(of(100_000, true), (100_000 - 256 - 64, 256, 64));
         assert_eq!((of(1, true), of(2, true), of(2, false)), ((1, 0, 0), (1, 0, 1), (2, 0, 0)));
+    }
+
+    #[test]
+    fn the_table_of_descriptors_has_room_for_the_connections_that_there_may_be() {
+        let slots = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap();
+            line.trim().parse::<u64>().unwrap()
+        };
+        let files_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(40_000);
+        make_room_for_descriptors(usize::try_from(files_max).unwrap() / 2, files_max);
+        assert!(slots() >= files_max / 2, "{} of {files_max}", slots());
+        make_room_for_descriptors(usize::MAX, files_max);
+        assert!(slots() >= files_max, "{} of {files_max}", slots());
     }
 
     #[test]

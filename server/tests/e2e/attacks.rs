@@ -57,12 +57,6 @@ fn wait_for_the_end_of_time(stream: &mut TcpStream) {
     );
 }
 
-fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 async fn is_served(client: &Client) {
     let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
     client.kv.clone().range(request).await.unwrap();
@@ -107,7 +101,7 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
         let value = vec![7; 1_000_000];
         let request = PutRequest { key: "large".into(), value: value.into(), ..PutRequest::default() };
         client.kv.clone().put(request).await.unwrap();
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0, 0, 0, 0, 7][..], &[0x0a, 5], b"large"].concat();
         let mut attackers = Vec::new();
         for _ in 0..20 {
@@ -126,7 +120,7 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
             is_served(client).await;
         }
         // 20 x 2,000 replies of a megabyte would be 40 GB.
-        let grown = resident(server).saturating_sub(before);
+        let grown = server.resident().saturating_sub(before);
         println!("{} MB for replies that nobody takes", grown / 1_000_000);
         assert!(grown < 1_200_000_000, "{grown} bytes");
         drop(attackers);
@@ -144,7 +138,7 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
             let (key, value) = (format!("k{number}").into(), vec![7; 1_000].into());
             put.put(PutRequest { key, value, ..PutRequest::default() }).await.unwrap();
         }
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
         let calls: Vec<u8> = (0..1_000_u32)
             .flat_map(|at| {
@@ -162,7 +156,7 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
         let mut most = 0;
         for _ in 0..300 {
             is_served(client).await;
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         // 1,000 replies of 3 MB on each connection would be 30 GB; made all at once
         // they took all that a core may.
@@ -178,7 +172,7 @@ fn metrics_that_nobody_takes_do_not_pile_up() {
     with_server(&["--cores", "1"], async |server, client| {
         const STREAMS: u32 = 3_000;
         is_served(client).await;
-        let before = resident(server);
+        let before = server.resident();
         let mut stream = attacker(server);
         // No stream has a window.
         let mut bytes = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
@@ -199,7 +193,7 @@ fn metrics_that_nobody_takes_do_not_pile_up() {
                 _ => {}
             }
         }
-        let grown = resident(server).saturating_sub(before);
+        let grown = server.resident().saturating_sub(before);
         println!("{} MB for {answered} replies that nobody takes", grown / 1_000_000);
         assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
         assert!(grown < 60_000_000, "{grown} bytes for {answered} replies");
@@ -241,14 +235,14 @@ fn calls_that_had_to_wait_are_answered() {
 fn idle_connections_are_small() {
     with_server(&[], async |server, client| {
         is_served(client).await;
-        let before = resident(server);
+        let before = server.resident();
         let connections: Vec<TcpStream> = (0..2_000).map(|_| attacker(server)).collect();
         for stream in &connections {
             let mut settings = [0; 9];
             (&mut &*stream).read_exact(&mut settings).unwrap();
         }
         is_served(client).await;
-        let each = resident(server).saturating_sub(before) / 2_000;
+        let each = server.resident().saturating_sub(before) / 2_000;
         println!("{each} bytes for an idle connection");
         assert!(each < 16 * 1024, "{each} bytes for an idle connection");
     });

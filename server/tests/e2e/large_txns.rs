@@ -46,12 +46,6 @@ async fn fill(client: &Client) {
     }
 }
 
-fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 async fn has(client: &Client, key: &str) -> bool {
     let request = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
     client.kv.clone().range(request).await.unwrap().into_inner().count == 1
@@ -90,7 +84,7 @@ fn many_large_ranges_of_one_transaction_hurt_nobody() {
         let other = server.client().await;
         let client = server.client().await;
         fill(&client).await;
-        let before = resident(server);
+        let before = server.most_resident();
         let ranges = || (0..127).map(|_| op(Request::RequestRange(all()))).collect::<Vec<_>>();
         let with_put = [vec![put("written")], ranges()].concat();
         let mut kv = client.kv.clone();
@@ -110,14 +104,14 @@ fn many_large_ranges_of_one_transaction_hurt_nobody() {
         let responses = ended.unwrap().into_inner().responses;
         let Some(Response::ResponseRange(range)) = &responses[1].response else { panic!("no range") };
         assert_eq!((range.kvs.len(), range.count), (800, 800));
-        let grown = resident(server) - before;
+        let grown = server.most_resident() - before;
         println!("memory: {before} bytes and {grown} more");
         assert!(grown < 2 << 30, "{grown} bytes for replies");
         let longest = slowest.max(nested_slowest).max(read_only_slowest).max(one_slowest);
         assert!(longest < Duration::from_secs(6), "others waited for {longest:?}");
         server.kill();
         server.start_again();
-        let again = resident(server);
+        let again = server.most_resident();
         println!("started again with {again} bytes at most");
         assert!(again < before.max(300 << 20), "{again} bytes at the start, {before} before");
         let client = server.client().await;

@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest};
 use revd_proto::v3electionpb::CampaignRequest;
 use revd_proto::v3lockpb::LockRequest;
 
-use crate::harness::{Client, Server, wait_until, with_server};
+use crate::harness::{Client, wait_until, with_server};
 
 async fn keys(client: &Client, prefix: &str) -> i64 {
     let mut kv = client.kv.clone();
@@ -94,13 +94,6 @@ fn a_caller_that_goes_away_takes_nobody_elses_lock() {
     });
 }
 
-/// Memory of its own that the process has.
-fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 /// Calls that wait for a lock keep nothing of the value that they found at their key.
 #[test]
 fn locks_that_wait_hold_no_value_that_they_found() {
@@ -114,7 +107,7 @@ fn locks_that_wait_hold_no_value_that_they_found() {
         let value = vec![7; VALUE_BYTES].into();
         let found = PutRequest { key: "n/2".into(), value, lease: 2, ..PutRequest::default() };
         client.kv.clone().put(found).await.unwrap();
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0, 0, 0, 0, u8::try_from(lock(2).len()).unwrap()][..], &lock(2)].concat();
         let mut stream = TcpStream::connect(server.address).unwrap();
         stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat()).unwrap();
@@ -123,7 +116,7 @@ fn locks_that_wait_hold_no_value_that_they_found() {
             stream.write_all(&[head, frame(0, 1, 1 + 2 * at, &message)].concat()).unwrap();
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let held = || resident(server).saturating_sub(before);
+        let held = || server.resident().saturating_sub(before);
         wait_until(Duration::from_secs(20), || held() < 50 << 20, || format!("{} bytes are held", held()));
         drop(stream);
     });

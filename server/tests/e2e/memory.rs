@@ -55,13 +55,6 @@ fn open_windows(stream: &mut TcpStream, window: u32) {
     stream.write_all(&frames).unwrap();
 }
 
-/// Memory of its own that the process has.
-fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "a deadline for what may never happen, no measurement")]
     Instant::now()
@@ -109,7 +102,7 @@ fn push(stream: &mut TcpStream, bytes: &[u8], sent: &mut usize) {
 
 /// Uploads on several connections while others put; the most memory that the member took.
 async fn uploaded(server: &Server, client: &Client, connections: usize, uploads: &[u8]) -> u64 {
-    let before = resident(server);
+    let before = server.resident();
     let mut attackers: Vec<(TcpStream, usize)> =
         (0..connections).map(|_| (attacker(server, 1 << 20), 0)).collect();
     attackers.iter().for_each(|(stream, _)| stream.set_nonblocking(true).unwrap());
@@ -120,7 +113,7 @@ async fn uploaded(server: &Server, client: &Client, connections: usize, uploads:
         }
         // Others may be told to try again, but not for long.
         served += usize::from(put(client, "honest".to_owned(), vec![1; 100_000]).await.is_ok());
-        most = most.max(resident(server).saturating_sub(before));
+        most = most.max(server.resident().saturating_sub(before));
         // On a fast machine they would fill the store's quota.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -164,7 +157,7 @@ fn packed_uploads_count_as_what_they_unpack_to() {
 fn slow_readers_of_large_ranges_leave_room_for_others() {
     with_small_server(async |server, client| {
         fill(client, 40, 1_000_000).await;
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
         let mut attackers = Vec::new();
         for _ in 0..8 {
@@ -183,7 +176,7 @@ fn slow_readers_of_large_ranges_leave_room_for_others() {
                 Ok(reply) => assert_eq!(reply.into_inner().count, 40),
                 Err(status) => refused.push(status),
             }
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
             attackers.iter_mut().for_each(|stream| drop(stream.read(&mut buffer)));
             if began.elapsed() > Duration::from_secs(15) {
                 println!("{} MB, {} of {round} ranges of others refused", most / 1_000_000, refused.len());
@@ -200,7 +193,7 @@ fn slow_readers_of_large_ranges_leave_room_for_others() {
 fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
         fill(client, 2, 1_000_000).await;
-        let before = resident(server);
+        let before = server.resident();
         let get = RangeRequest { key: "k00001".into(), ..RangeRequest::default() }.encode_to_vec();
         let message = [&[0, 0, 0, 0, u8::try_from(get.len()).unwrap()][..], &get].concat();
         let attack = |_| {
@@ -218,7 +211,7 @@ fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
         while began.elapsed() < Duration::from_secs(5) {
             let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
             client.kv.clone().range(request).await.unwrap();
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         println!("{} MB for gets that nobody takes", most / 1_000_000);
         // 3,840 replies of a megabyte, of which sockets take a few megabytes each.
@@ -231,7 +224,7 @@ fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
 fn streams_that_nobody_takes_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
         fill(client, 40, 1_000_000).await;
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
         let mut stream = attacker(server, 0x7fff_0000);
         let mut calls = Vec::new();
@@ -244,14 +237,14 @@ fn streams_that_nobody_takes_hold_no_more_than_their_share() {
         while began.elapsed() < Duration::from_secs(5) {
             let request = RangeRequest { key: "k00001".into(), ..RangeRequest::default() };
             client.kv.clone().range(request).await.unwrap();
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         println!("{} MB for range streams that nobody takes", most / 1_000_000);
         // 500 streams with a few megabytes on their way would be gigabytes.
         assert!(most < MEMORY_BYTES / 4 + SLACK, "{most} bytes");
         drop(stream);
-        let status = || format!("{} bytes are still held", resident(server).saturating_sub(before));
-        wait_until(Duration::from_secs(20), || resident(server) < before + SLACK, status);
+        let status = || format!("{} bytes are still held", server.resident().saturating_sub(before));
+        wait_until(Duration::from_secs(20), || server.resident() < before + SLACK, status);
     });
 }
 
@@ -295,7 +288,7 @@ fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
         let mut half =
             [frame(1, 4, 1, &call_block("/etcdserverpb.KV/Put")), frame(0, 0, 1, &[0; 16_384])].concat();
         half.pop();
-        let before = resident(server);
+        let before = server.resident();
         for (bytes, why) in [(begun, "no room for a header block"), (half, "was begun and is not ended")] {
             let mut attackers: Vec<TcpStream> = (0..CONNECTIONS)
                 .map(|_| {
@@ -323,7 +316,7 @@ fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
             }
             last.unwrap();
         }
-        let most = resident(server).saturating_sub(before);
+        let most = server.resident().saturating_sub(before);
         assert!(most < (8 << 20) + SLACK, "{most} bytes");
     });
 }
@@ -354,7 +347,7 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
         fill(client, 20, 100_000).await;
         let mut honest = server.client().await.open_watch();
         honest.ask(watch_all());
-        let before = resident(server);
+        let before = server.resident();
         let (mut attackers, mut most, mut puts) = (Vec::new(), 0, 20);
         for number in 0..STREAMS {
             if number % 150 == 0 {
@@ -368,7 +361,7 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
                 puts += 1;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         let mut told = 0;
         while told < puts {
@@ -383,8 +376,8 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
         // All of them would hold a megabyte and a half each.
         assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
         drop(attackers);
-        let status = || format!("{} bytes are still held", resident(server).saturating_sub(before));
-        wait_until(Duration::from_secs(20), || resident(server) < before + SLACK / 2, status);
+        let status = || format!("{} bytes are still held", server.resident().saturating_sub(before));
+        wait_until(Duration::from_secs(20), || server.resident() < before + SLACK / 2, status);
     });
 }
 
@@ -463,7 +456,7 @@ fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
 fn observers_that_nobody_reads_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
         put(client, "e/1".to_owned(), vec![8; 1_000_000]).await.unwrap();
-        let before = resident(server);
+        let before = server.resident();
         let message = [&[0x0a, 1][..], b"e"].concat();
         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
         let call = |at: u32| {
@@ -478,7 +471,7 @@ fn observers_that_nobody_reads_hold_no_more_than_their_share() {
         }
         for _ in 0..15 {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         println!("{} MB for 600 observers that nobody reads", most / 1_000_000);
         assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
@@ -504,7 +497,7 @@ fn keys_of_leases_that_nobody_takes_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
         grant(client, 7).await;
         attach(client, 7, 40, 1_000_000).await;
-        let before = resident(server);
+        let before = server.resident();
         let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
         let message = [&[0, 0, 0, 0, u8::try_from(ask.len()).unwrap()][..], &ask].concat();
         let (mut attackers, mut most) = (Vec::new(), 0);
@@ -514,14 +507,14 @@ fn keys_of_leases_that_nobody_takes_hold_no_more_than_their_share() {
             stream.write_all(&[head, frame(0, 1, 1, &message)].concat()).unwrap();
             attackers.push(stream);
             // Those who ask at the same time share what is made for them.
-            let began = resident(server);
+            let began = server.resident();
             for _ in 0..20 {
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                if resident(server) > began + 30_000_000 {
+                if server.resident() > began + 30_000_000 {
                     break;
                 }
             }
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         println!("{} MB for keys of leases", most / 1_000_000);
         // 20 lists of 40 MB would be 800 MB.
@@ -566,7 +559,7 @@ fn lists_of_leases_beyond_the_share_are_refused() {
 fn transactions_that_wait_for_room_hold_no_more_than_their_messages() {
     with_small_server(async |server, client| {
         fill(client, 2, 1_000_000).await;
-        let before = resident(server);
+        let before = server.resident();
         let get = |key: &'static str| RequestOp {
             request: Some(Request::RequestRange(RangeRequest { key: key.into(), ..RangeRequest::default() })),
         };
@@ -590,7 +583,7 @@ fn transactions_that_wait_for_room_hold_no_more_than_their_messages() {
         while began.elapsed() < Duration::from_secs(8) {
             let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
             client.kv.clone().range(request).await.unwrap();
-            most = most.max(resident(server).saturating_sub(before));
+            most = most.max(server.resident().saturating_sub(before));
         }
         println!("{} MB for transactions that nobody takes", most / 1_000_000);
         // Decoded, 12,000 of them are 700 MB.

@@ -255,11 +255,7 @@ fn bug_071_large_reads_beside_a_watch() {
 #[test]
 fn bug_072_canceled_watches_leave_nothing_behind() {
     with_server(&["--cores", "1"], async |server, client| {
-        let memory = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-            line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
-        };
+        let memory = || server.resident() / 1024;
         let rounds = from_env("REVD_WATCHES_CANCELED", 800_000) / 2_000;
         let mut grown = Vec::new();
         for round in 0..rounds {

@@ -50,13 +50,6 @@ fn bytes_that_are_no_request_do_not_come_into_the_log() {
     });
 }
 
-/// The most memory that the process ever had.
-fn most(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 const MESSAGE_BYTES: usize = 1_500_000;
 /// Bytes that a call may take beside its message, and those of some before it.
 const MEMORY: u64 = 16 << 20;
@@ -84,12 +77,12 @@ async fn takes_no_memory(revd: &Server, etcd: &Server, calls: &[(&'static str, V
         let _ = call(&ours, "/etcdserverpb.KV/Put", put.clone().into(), Some("garbage")).await;
     }
     for (path, message, why) in calls {
-        let before = most(revd);
+        let before = revd.most_resident();
         for _ in 0..5 {
             let our = told(call(&ours, path, message.clone().into(), None).await);
             assert_eq!(our.as_ref().unwrap_err().1, *why, "{path}");
         }
-        let taken = most(revd).saturating_sub(before);
+        let taken = revd.most_resident().saturating_sub(before);
         assert!(taken < MEMORY, "{path} took {taken} bytes");
         let their = told(call(&theirs, path, message.clone().into(), None).await);
         assert_eq!(their.unwrap_err().1, *why, "{path}");

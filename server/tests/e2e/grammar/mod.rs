@@ -176,19 +176,13 @@ async fn fingerprint(client: &Client) -> (u32, i64) {
     }
 }
 
-fn resident(server: &Server) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
-}
-
 /// Memory is what it was, but for what the store holds, which is in memory up to three times: as a
 /// record that waits for its checkpoint, in the key index, in buffers.
 async fn memory_is_back(server: &Server, client: &Client, before: u64, what: &str) {
     let mut now = 0;
     for _ in 0..600 {
         let held = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner().db_size;
-        now = resident(server);
+        now = server.resident();
         if now < before + LEFT_MAX + 3 * held.cast_unsigned() {
             return;
         }
@@ -204,7 +198,7 @@ fn every_call_in_every_manner() {
         let one = from_env("REVD_GRAMMAR_ONE", u64::MAX);
         let grammar = Grammar::new();
         others_are_served(&client).await;
-        let memory = resident(server);
+        let memory = server.resident();
         let (mut refused, mut most) = (0, 0);
         for number in if one == u64::MAX { 0..cases } else { one..one + 1 } {
             let case = Case::draw(&grammar, seed << 32 | number);
@@ -233,7 +227,7 @@ fn every_call_in_every_manner() {
             }
             refused += u64::from(is_refused);
             others_are_served(&client).await;
-            most = most.max(resident(server));
+            most = most.max(server.resident());
             if number % MEMORY_EVERY == MEMORY_EVERY - 1 {
                 memory_is_back(server, &client, memory, &what).await;
             }

@@ -293,6 +293,28 @@ impl Server {
         self.child.id()
     }
 
+    /// Bytes of memory of its own that the process has.
+    pub fn resident(&self) -> u64 {
+        self.status("RssAnon") * 1024
+    }
+
+    /// The most memory that the process ever had, in bytes.
+    pub fn most_resident(&self) -> u64 {
+        self.status("VmHWM") * 1024
+    }
+
+    /// Descriptors that there is room for in the process's table.
+    pub fn descriptor_slots(&self) -> u64 {
+        self.status("FDSize")
+    }
+
+    /// A number of proc_pid_status(5).
+    fn status(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    }
+
     /// Its log since it was started.
     pub fn log(&self) -> String {
         std::fs::read(&self.log).map_or_else(
