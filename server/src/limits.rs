@@ -390,8 +390,16 @@ pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// TLS handshakes under way on a core; the oldest one ends when there is one more.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
-/// Microseconds of computing for TLS handshakes behind which the rest of the core has its turn.
-pub const HANDSHAKE_MICROSECONDS: u64 = 100;
+/// Sockets that wait to be closed before no more connections are accepted.
+pub const CLOSING_MAX: usize = 1_000;
+/// Microseconds that closing a socket counts at least: the kernel does a part of it later.
+pub const CLOSE_MICROSECONDS_MIN: u64 = 50;
+/// Microseconds of TLS handshakes and of closing sockets behind which others have their turn ...
+pub const SIDE_WORK_MICROSECONDS: u64 = 100;
+/// ... or one of so many parts of the time that the rest takes, if that is more, ...
+pub const SIDE_WORK_PARTS: u64 = 8;
+/// ... up to so many microseconds.
+pub const SIDE_WORK_MICROSECONDS_MOST: u64 = 2_000;
 /// Certificates behind the first one of a chain: public chains have two or three.
 pub const TLS_CHAIN_MAX: usize = 5;
 /// Bytes of a TLS record or a handshake message that is not whole, as rustls bounds them: a message

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::http::StatusCode;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use glommio::net::TcpStream;
 use revd_http2::PREFACE;
 use revd_member::budget::Hold;
 use serde_json::json;
@@ -21,7 +20,7 @@ use crate::net::context::EdgeContext;
 use crate::net::counted::Counted;
 use crate::net::http2::Http2;
 use crate::net::plain::{PlainCall, PlainReply};
-use crate::net::socket::{self, Transport};
+use crate::net::socket::{Socket, Transport};
 use crate::net::tls::{self, Accepted};
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
@@ -34,7 +33,7 @@ use crate::queues::turn::give_way;
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves a connection until the client is done, or the core is.
-pub(super) async fn serve(stream: TcpStream, address: Rc<ListenAddress>, edge: Rc<EdgeContext>, pass: Pass) {
+pub(super) async fn serve(stream: Socket, address: Rc<ListenAddress>, edge: Rc<EdgeContext>, pass: Rc<Pass>) {
     let way = (source_of(&stream), address.served);
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
     // Bytes that are not for this address are read and not answered, as etcd does.
@@ -50,9 +49,9 @@ pub(super) async fn serve(stream: TcpStream, address: Rc<ListenAddress>, edge: R
 }
 
 /// Where a connection comes from.
-fn source_of(stream: &TcpStream) -> Source {
+fn source_of(stream: &Socket) -> Source {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
-    let address = socket::remote(stream).map_or_else(Address::default, |peer| Address::of(peer.ip()));
+    let address = stream.remote().map_or_else(Address::default, |peer| Address::of(peer.ip()));
     Source { address, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) }
 }
 
@@ -63,13 +62,13 @@ async fn pass_over(mut stream: impl AsyncRead + Unpin) {
 }
 
 async fn serve_tls(
-    stream: TcpStream,
+    stream: Socket,
     way: (Source, Served),
     first: Vec<u8>,
     edge: Rc<EdgeContext>,
-    pass: Pass,
+    pass: Rc<Pass>,
 ) {
-    let from = socket::remote(&stream);
+    let from = stream.remote();
     let address = from.map(|from| from.ip());
     let handshakes = match way.1 {
         Served::Metrics => &edge.handshakes_for_metrics,
@@ -137,7 +136,7 @@ async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
     first: Vec<u8>,
     (common_name, way): (Option<Rc<str>>, (Source, Served)),
     edge: Rc<EdgeContext>,
-    pass: Pass,
+    pass: Rc<Pass>,
 ) {
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.

@@ -14,9 +14,11 @@ use serde_json::json;
 
 use crate::config::{Keepalive, ListenAddress, ListenPlace};
 use crate::limits;
+use crate::net::closing::ClosingLine;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
 use crate::net::permits::ConnectionPermits;
+use crate::net::socket::Socket;
 use crate::net::unix::{self, UnixSockets};
 use crate::observe::bounds::Bound;
 use crate::observe::log;
@@ -149,9 +151,12 @@ pub(super) async fn accept(
     permits: Arc<ConnectionPermits>,
 ) {
     let address = Rc::new(address);
+    let closing = ClosingLine::new();
+    glommio::spawn_local(Rc::clone(&closing).run(edge.side_work.clone(), edge.clock)).detach();
     let mut told = None;
     let mut accepted = 0_usize;
     loop {
+        closing.room().await;
         let Ok(stream) = listener.accept().await else {
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
@@ -162,19 +167,18 @@ pub(super) async fn accept(
         }
         // A member that has too many connections closes new ones at once: clients try another
         // member.
-        let (pass, permit) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), permits.take());
-        let (Some(pass), Some(permit)) = (pass, permit) else {
+        let enter = || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?));
+        // One whose client has gone may be closed before its turn.
+        let entered = enter().or_else(|| closing.close_one().then(enter).flatten());
+        let Some((pass, permit)) = entered else {
             drop(stream);
             edge.api.reached(Bound::Connections);
             tell_refused(&mut told, edge.clock.milliseconds(), &address, &permits);
             continue;
         };
-        let serving = connection::serve(stream, Rc::clone(&address), Rc::clone(&edge), pass);
-        glommio::spawn_local(async move {
-            serving.await;
-            drop(permit);
-        })
-        .detach();
+        let pass = Rc::new(pass);
+        let socket = Socket::new((stream, permit, Rc::clone(&pass)), &closing);
+        glommio::spawn_local(connection::serve(socket, Rc::clone(&address), Rc::clone(&edge), pass)).detach();
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - `listen` accepts connections, on sockets of addresses and of files (`unix`); `connection`
 //!   finds out which protocol a client speaks; `context` is what the connections of an edge share,
-//!   `permits` bounds their number.
+//!   `permits` bounds their number, and `closing` closes their sockets in turns.
 //! - gRPC: `http2` drives a connection. `request_headers` decodes header blocks, `messages` cuts
 //!   request bodies into messages, `calls` keeps the calls under way and `ready_queue` those that
 //!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
@@ -14,6 +14,7 @@
 
 mod busy;
 mod calls;
+mod closing;
 mod connection;
 mod context;
 mod counted;
@@ -55,6 +56,7 @@ use crate::observe::seldom::Seldom;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
+use crate::queues::turn::SideWork;
 
 /// Addresses of an edge, and limits of its connections.
 #[derive(Debug, Clone)]
@@ -103,6 +105,7 @@ impl Listeners {
     #[must_use]
     pub fn new(api: Rc<Api>, unread: Rc<Unread>, mut config: ListenConfig) -> Self {
         let sockets = RefCell::new(std::mem::take(&mut config.sockets));
+        let side_work = SideWork::default();
         let edge = Rc::new(EdgeContext {
             api,
             read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
@@ -124,8 +127,9 @@ impl Listeners {
             },
             keepalive: config.keepalive,
             tls: Arc::clone(&config.tls),
-            handshakes: HandshakeTurns::new(1),
-            handshakes_for_metrics: HandshakeTurns::new(1),
+            handshakes: HandshakeTurns::new(1, &side_work),
+            handshakes_for_metrics: HandshakeTurns::new(1, &side_work),
+            side_work,
             rejected: Seldom::default(),
             clock: Ticker::new(),
         });

@@ -1,16 +1,20 @@
-//! The transport of a connection: the part of a socket that it needs, so that TLS can stand in for
-//! TCP.
+//! The socket of a client, and the transport of a connection: the part of a socket that it needs,
+//! so that TLS can stand in for TCP.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use futures_lite::{AsyncRead as _, AsyncWrite as _};
+use futures_lite::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::Out;
 
 use crate::limits;
+use crate::net::closing::ClosingLine;
+use crate::net::permits::ConnectionPermit;
+use crate::queues::gate::Pass;
 
 /// The address that a connection comes from; of IPv4 as such, also where a socket of both families
 /// has accepted it. None for those that come through a file.
@@ -54,18 +58,89 @@ pub(super) struct TransportBytes {
     pub sealed: usize,
 }
 
-impl Transport for TcpStream {
+/// A connection, of TCP or through a file, its permit, and its place among those of its core.
+pub(super) type Opened = (TcpStream, ConnectionPermit, Rc<Pass>);
+
+/// The socket of a client; it is closed in turns with others.
+pub(super) struct Socket {
+    /// None only while it is dropped.
+    opened: Option<Opened>,
+    closing: Rc<ClosingLine<Opened>>,
+}
+
+impl Socket {
+    pub(super) fn new(opened: Opened, closing: &Rc<ClosingLine<Opened>>) -> Self {
+        Self { opened: Some(opened), closing: Rc::clone(closing) }
+    }
+
+    /// Where it comes from, as [`remote`] says.
+    pub(super) fn remote(&self) -> Option<SocketAddr> {
+        self.opened.as_ref().and_then(|(stream, ..)| remote(stream))
+    }
+
+    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        let opened = self.opened.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Pin::new(&mut opened.0))
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(opened) = self.opened.take() {
+            self.closing.push(opened);
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream()?.poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream()?.poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream()?.poll_write_vectored(context, slices)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream()?.poll_close(context)
+    }
+}
+
+impl Transport for Socket {
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
-        Pin::new(self).poll_read(context, into)
+        self.stream()?.poll_read(context, into)
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
+        let stream = self.stream()?;
         let mut slices = [IoSlice::new(&[]); limits::SEND_SLICES];
         let filled = out.fill(&mut slices);
         let sent = if let [one] = slices[..filled] {
-            ready!(Pin::new(self).poll_write(context, &one))?
+            ready!(stream.poll_write(context, &one))?
         } else {
-            ready!(Pin::new(self).poll_write_vectored(context, &slices[..filled]))?
+            ready!(stream.poll_write_vectored(context, &slices[..filled]))?
         };
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -75,6 +150,6 @@ impl Transport for TcpStream {
     }
 
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(self).poll_close(context)
+        self.stream()?.poll_close(context)
     }
 }

@@ -1,23 +1,16 @@
 //! Places that callers hold, by the address that they come from. Where there are too many, the
-//! oldest one of the address that holds the most is given up, before it those whose callers have
-//! left: callers of one address are not in the way of another's.
+//! oldest one of the address that holds the most is given up: callers of one address are not in the
+//! way of another's.
 
 use std::collections::BTreeMap;
 
-/// Places that are taken, each with what tells its holder to go.
+/// Places that are taken, oldest first, each with what tells its holder to go.
 #[derive(Debug)]
 pub struct Places<T> {
-    /// Those of callers that have left first, then oldest first.
-    taken: BTreeMap<(Caller, u64), Taken<T>>,
+    taken: BTreeMap<u64, Taken<T>>,
     next: u64,
     of: BTreeMap<u128, Held>,
     bytes: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Caller {
-    HasLeft,
-    IsHere,
 }
 
 #[derive(Debug)]
@@ -54,15 +47,14 @@ impl<T> Places<T> {
     pub fn add(&mut self, from: u128, holder: T) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.taken.insert((Caller::IsHere, number), Taken { from, bytes: 0, holder });
+        self.taken.insert(number, Taken { from, bytes: 0, holder });
         self.of.entry(from).or_default().places += 1;
         number
     }
 
     /// Gives a place back, if it is still taken.
     pub fn remove(&mut self, number: u64) -> Option<T> {
-        let [left, here] = [Caller::HasLeft, Caller::IsHere].map(|caller| (caller, number));
-        let Taken { from, bytes, holder } = self.taken.remove(&here).or_else(|| self.taken.remove(&left))?;
+        let Taken { from, bytes, holder } = self.taken.remove(&number)?;
         self.bytes -= bytes;
         if let Some(held) = self.of.get_mut(&from) {
             held.places -= 1;
@@ -74,16 +66,9 @@ impl<T> Places<T> {
         Some(holder)
     }
 
-    /// The caller of a place has left: it is given up before others of its address.
-    pub fn leave(&mut self, number: u64) {
-        if let Some(taken) = self.taken.remove(&(Caller::IsHere, number)) {
-            self.taken.insert((Caller::HasLeft, number), taken);
-        }
-    }
-
-    /// A place of a caller that is here holds so many bytes from now on; whether it is still taken.
+    /// A place holds so many bytes from now on; whether it is still taken.
     pub fn hold(&mut self, number: u64, bytes: usize) -> bool {
-        let Some(taken) = self.taken.get_mut(&(Caller::IsHere, number)) else { return false };
+        let Some(taken) = self.taken.get_mut(&number) else { return false };
         let before = std::mem::replace(&mut taken.bytes, bytes);
         self.bytes = self.bytes - before + bytes;
         if let Some(held) = self.of.get_mut(&taken.from) {
@@ -100,8 +85,7 @@ impl<T> Places<T> {
         };
         let longest = self.of.values().map(held).max()?;
         let is_of_longest = |taken: &Taken<T>| self.of.get(&taken.from).map(held) == Some(longest);
-        let number =
-            self.taken.iter().find(|(_, taken)| is_of_longest(taken)).map(|((_, number), _)| *number);
+        let number = self.taken.iter().find(|(_, taken)| is_of_longest(taken)).map(|(number, _)| *number);
         self.remove(number?)
     }
 
@@ -127,26 +111,6 @@ impl<T> Places<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn places_of_callers_that_have_left_go_first() {
-        let mut places = Places::default();
-        let numbers = ["first", "second", "third"].map(|name| places.add(1, name));
-        let other = places.add(2, "another address");
-        places.hold(numbers[1], 7);
-        places.leave(numbers[1]);
-        places.leave(numbers[1]);
-        places.leave(other);
-        assert!(!places.hold(numbers[1], 9));
-        assert_eq!((places.len(), places.bytes()), (4, 7));
-        let gone: Vec<_> = std::iter::from_fn(|| places.displace(Most::Places)).collect();
-        assert_eq!(gone[..2], ["second", "first"]);
-        assert_eq!(gone.len(), 4);
-        assert_eq!((places.len(), places.bytes()), (0, 0));
-        let again = places.add(1, "again");
-        places.leave(again);
-        assert_eq!((places.remove(again), places.remove(again)), (Some("again"), None));
-    }
 
     #[test]
     fn the_oldest_of_the_address_that_holds_the_most_goes() {

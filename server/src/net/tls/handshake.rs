@@ -20,6 +20,7 @@ use crate::net::tls::stream::TlsStream;
 use crate::net::tls::today;
 use crate::net::tls::turns::{HandshakePlace, HandshakeTurns};
 use crate::queues::sleep::sleep;
+use crate::queues::turn::SideWork;
 
 /// A session that a caller has begun.
 pub(crate) struct Accepted<S> {
@@ -65,7 +66,7 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<TlsStream<S>> {
     let (material, host) = (domain.current().map_err(io::Error::other)?, domain.name_of(host));
     let stream = TlsStream::new(socket, dialing(host, &material)?);
-    let place = HandshakeTurns::new(1).enter(None);
+    let place = HandshakeTurns::new(1, &SideWork::default()).enter(None);
     let stream = in_time(converse(stream, &[], &place), &place).await?;
     if stream.is_resumed() {
         verify_again(stream.certificates(), host, &material)?;
@@ -82,10 +83,7 @@ fn verify_again(shown: &[CertificateDer<'_>], host: &str, material: &Material) -
 }
 
 async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &HandshakePlace) -> io::Result<T> {
-    let ended = |why| match place.has_left() {
-        true => Err(io::ErrorKind::UnexpectedEof.into()),
-        false => Err(io::Error::new(io::ErrorKind::TimedOut, why)),
-    };
+    let ended = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
     let late = async {
         sleep(limits::HANDSHAKE_DEADLINE).await;
         ended("the TLS handshake takes too long")
@@ -123,21 +121,11 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         let reading = |context: &mut std::task::Context<'_>| {
             Poll::Ready(ready!(stream.poll_receive(context, &mut received)))
         };
-        let read = match std::future::poll_fn(reading).await {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            read => read,
-        };
-        match read {
-            Ok(read) => received.truncate(read),
-            Err(error) => {
-                // Thousands may go away at once, and closing each takes a while, too. The session's
-                // memory does not wait for it.
-                let socket = stream.into_socket();
-                place.leave();
-                place.compute(move || drop(socket)).await;
-                return Err(error);
-            }
+        let read = std::future::poll_fn(reading).await?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        received.truncate(read);
     }
 }
 

@@ -70,11 +70,6 @@ impl<S> TlsStream<S> {
         }
     }
 
-    /// The socket, without the session.
-    pub(super) fn into_socket(self) -> S {
-        self.socket
-    }
-
     pub(super) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }

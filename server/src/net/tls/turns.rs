@@ -13,12 +13,7 @@ use crate::queues::fair_queue::{FairBounds, FairQueue};
 use crate::queues::latch::Latch;
 use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
-use crate::queues::turn::give_way;
-
-/// Handshakes have one of so many parts of a core that is full, if that is more than their turn ...
-const HANDSHAKE_PARTS: u64 = 8;
-/// ... but no more than so many microseconds of it at a time.
-const HANDSHAKE_MICROSECONDS_MOST: u64 = 2_000;
+use crate::queues::turn::SideWork;
 
 /// Core view: all handshakes under way.
 #[derive(Debug, Clone)]
@@ -33,26 +28,20 @@ struct Inside {
     /// Those that wait for a turn, by address. Each has a place, which bounds them; one that gives
     /// up leaves at once.
     waiting: RefCell<FairQueue<1, Latch>>,
-    /// Microseconds of computing since others had their turn.
-    used: Cell<u64>,
+    /// The computing, since others had their turn.
+    work: SideWork,
     /// One of these parts of the core's time is for handshakes; with one alone they give way and no
     /// more.
     parts: u64,
     /// Nothing is computed before this, in microseconds.
     rests_until: Cell<u64>,
-    /// Microseconds that the rest of the core took when handshakes gave way, on average of late.
-    gave_way: Cell<u64>,
 }
 
 impl Inside {
     /// Microseconds until others had their part, of which there may be none left; none if this
     /// turn is not used up.
     fn rest(&self, now: u64) -> Option<u64> {
-        // A core that is full of other things comes back late; thousands of handshakes should not
-        // all miss their deadline then.
-        let share = (self.gave_way.get() / HANDSHAKE_PARTS).min(HANDSHAKE_MICROSECONDS_MOST);
-        let is_used_up = self.used.get() >= share.max(limits::HANDSHAKE_MICROSECONDS);
-        is_used_up.then(|| self.rests_until.get().saturating_sub(now))
+        self.work.is_used_up().then(|| self.rests_until.get().saturating_sub(now))
     }
 }
 
@@ -79,22 +68,20 @@ pub(super) struct HandshakePlace {
     id: u64,
     from: u128,
     displaced: Latch,
-    has_left: Cell<bool>,
 }
 
 impl HandshakeTurns {
     /// Handshakes have one of so many parts of the core's time, or with one part the turns that
-    /// others leave.
-    pub(crate) fn new(parts: u64) -> Self {
+    /// others leave. Their computing is part of the core's side work.
+    pub(crate) fn new(parts: u64, work: &SideWork) -> Self {
         Self(Rc::new(Inside {
             clock: Ticker::new(),
             places: RefCell::default(),
             is_taken: Cell::new(false),
             waiting: RefCell::new(FairQueue::new(FairBounds::NONE)),
-            used: Cell::new(0),
+            work: work.clone(),
             parts,
             rests_until: Cell::new(0),
-            gave_way: Cell::new(0),
         }))
     }
 
@@ -106,7 +93,7 @@ impl HandshakeTurns {
         let id = places.add(from, displaced.clone());
         make_room(&mut places);
         drop(places);
-        HandshakePlace { inside, id, from, displaced, has_left: Cell::new(false) }
+        HandshakePlace { inside, id, from, displaced }
     }
 }
 
@@ -114,19 +101,6 @@ impl HandshakePlace {
     /// Resolves when the place is another one's.
     pub(super) async fn displaced(&self) {
         self.displaced.wait().await;
-    }
-
-    /// The caller has left, and its connection waits to be closed: its place is the first to go.
-    pub(super) fn leave(&self) {
-        self.has_left.set(true);
-        let mut places = self.inside.places.borrow_mut();
-        places.hold(self.id, 0);
-        places.leave(self.id);
-    }
-
-    /// Whether the caller has left.
-    pub(super) fn has_left(&self) -> bool {
-        self.has_left.get()
     }
 
     /// Counts bytes that the caller has sent and that are kept.
@@ -140,29 +114,25 @@ impl HandshakePlace {
     /// Computes when it is its turn, behind other things of the core if handshakes have computed
     /// for a while.
     pub(super) async fn compute<T>(&self, computing: impl FnOnce() -> T) -> T {
-        let Inside { clock, used, rests_until, parts, .. } = &*self.inside;
+        let Inside { clock, work, rests_until, parts, .. } = &*self.inside;
         let turn = Turn::wait(&self.inside, self.from).await;
         // Used up until the rest is over: this one may be given up in the middle of it.
         match self.inside.rest(clock.microseconds()) {
             None => {}
             Some(rest) => {
                 if rest == 0 {
-                    let since = clock.microseconds();
-                    give_way().await;
-                    // One pass may be long because the system took the thread away.
-                    let gave_way = &self.inside.gave_way;
-                    gave_way.set((7 * gave_way.get() + clock.microseconds() - since) / 8);
+                    work.give_way(*clock).await;
                 } else {
                     sleep(Duration::from_micros(rest)).await;
+                    work.rested();
                 }
-                used.set(0);
             }
         }
         let began = clock.microseconds();
         let result = computing();
         let ended = clock.microseconds();
-        used.set(used.get() + ended.saturating_sub(began));
-        rests_until.set(ended + used.get() * (parts - 1));
+        work.took(ended.saturating_sub(began));
+        rests_until.set(ended + work.microseconds() * (parts - 1));
         drop(turn);
         result
     }
@@ -226,7 +196,7 @@ mod tests {
 
     #[test]
     fn the_oldest_handshake_makes_room() {
-        let turns = HandshakeTurns::new(1);
+        let turns = HandshakeTurns::new(1, &SideWork::default());
         let places: Vec<_> = (0..=limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(None)).collect();
         assert!(places[0].displaced.is_set());
         assert!(!places[1].displaced.is_set());
@@ -236,7 +206,7 @@ mod tests {
 
     #[test]
     fn callers_of_one_address_do_not_have_the_places_of_another() {
-        let turns = HandshakeTurns::new(1);
+        let turns = HandshakeTurns::new(1, &SideWork::default());
         let from = |text: &str| Some(text.parse().unwrap());
         let first = turns.enter(from("10.0.0.1"));
         let others: Vec<_> =
@@ -252,7 +222,7 @@ mod tests {
 
     #[test]
     fn handshakes_hold_no_more_than_their_bytes_together() {
-        let turns = HandshakeTurns::new(1);
+        let turns = HandshakeTurns::new(1, &SideWork::default());
         let one = limits::HANDSHAKE_BYTES_PER_CORE_MAX / 4;
         let places: Vec<_> = (0..4).map(|_| turns.enter(None)).collect();
         places.iter().for_each(|place| place.hold(one));
@@ -272,7 +242,7 @@ mod tests {
 
     #[test]
     fn one_computes_at_a_time_and_one_that_gives_up_is_passed_over() {
-        let turns = HandshakeTurns::new(1);
+        let turns = HandshakeTurns::new(1, &SideWork::default());
         let first = block_on(Turn::wait(&turns.0, 0));
         let [mut second, mut third] = [(); 2].map(|()| Box::pin(Turn::wait(&turns.0, 0)));
         let mut fourth = Box::pin(Turn::wait(&turns.0, 0));
@@ -294,7 +264,7 @@ mod tests {
     /// More come than the core computes, and give up: what waits is those that are still there.
     #[test]
     fn those_that_give_up_are_not_kept() {
-        let turns = HandshakeTurns::new(1);
+        let turns = HandshakeTurns::new(1, &SideWork::default());
         let first = block_on(Turn::wait(&turns.0, 7));
         let mut last = Box::pin(Turn::wait(&turns.0, 7));
         assert!(block_on(poll_once(&mut last)).is_none());
@@ -332,7 +302,7 @@ mod tests {
     fn handshakes_have_their_part_of_the_time_and_no_more() {
         // The two clocks may differ by a microsecond.
         for (parts, least) in [(10, 9 * 1_999), (1, 0)] {
-            let turns = HandshakeTurns::new(parts);
+            let turns = HandshakeTurns::new(parts, &SideWork::default());
             let clock = Ticker::new();
             assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
             let ended = block_on(turns.enter(None).compute(|| {
