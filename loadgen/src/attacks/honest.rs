@@ -16,6 +16,7 @@ use revd_proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest, WatchResponse,
 };
 
+use super::machine::{MachineWatch, Span};
 use super::priority;
 use super::store::{GRANT, PUT, RANGE};
 use crate::caller::Caller;
@@ -41,6 +42,8 @@ pub struct Noticed {
     /// Of gets and puts, sorted.
     pub gets: Vec<u64>,
     pub puts: Vec<u64>,
+    /// Of gets, but for the time in which the machine stood still, sorted.
+    pub calm_gets: Vec<u64>,
     /// Calls that failed, by error.
     pub errors: BTreeMap<String, u64>,
     /// Faults of the watch and of leases that must not happen.
@@ -80,6 +83,8 @@ struct HonestCalls {
     number: i64,
     /// Put and acknowledged, and not yet seen by the watch.
     unseen: BTreeSet<i64>,
+    /// Gets that were answered: when they were meant to begin, and when they ended.
+    gets: Vec<Span>,
 }
 
 impl HonestCalls {
@@ -113,7 +118,7 @@ impl HonestCalls {
                     self.unseen.insert(number);
                     noticed.puts.push(took);
                 }
-                (Ok(()), None) => noticed.gets.push(took),
+                (Ok(()), None) => self.gets.push((asked.due, now.max(asked.due))),
                 (Err(what), _) => noticed.fail(&what),
             }
         }
@@ -255,8 +260,10 @@ pub fn call(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> any
 fn call_here(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> anyhow::Result<Noticed> {
     let mut noticed = Noticed::default();
     let caller = Caller::connect(endpoint)?;
-    let mut calls = HonestCalls { caller, asked: BTreeMap::new(), number: 0, unseen: BTreeSet::new() };
+    let mut calls =
+        HonestCalls { caller, asked: BTreeMap::new(), number: 0, unseen: BTreeSet::new(), gets: Vec::new() };
     let (mut watching, mut leases) = (HonestWatch::begin(endpoint)?, HonestLeases::begin(endpoint)?);
+    let watch = MachineWatch::start();
     has_begun.store(true, Ordering::Relaxed);
     let start = clock::nanos();
     let (mut sent, mut ended) = (0_u64, None);
@@ -291,7 +298,12 @@ fn call_here(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> an
     }
     leases.turn(Duration::from_millis(1), &mut noticed);
     leases.check(endpoint, &mut noticed);
+    let stood = watch.end();
+    let took = |(due, ended): &Span| ended - due;
+    noticed.gets = calls.gets.iter().map(took).collect();
+    noticed.calm_gets = calls.gets.iter().map(|get| stood.took(*get)).collect();
     noticed.gets.sort_unstable();
+    noticed.calm_gets.sort_unstable();
     noticed.puts.sort_unstable();
     Ok(noticed)
 }

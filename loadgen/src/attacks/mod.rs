@@ -14,6 +14,7 @@ mod guesses;
 mod handshakes;
 pub mod honest;
 mod leases;
+mod machine;
 mod newcomers;
 mod priority;
 mod records;

@@ -24,6 +24,11 @@ pub(super) fn come_first() {
     }
 }
 
+/// Has this thread run before every other program's, if that is allowed.
+pub(super) fn come_first_of_all() -> bool {
+    change(&["--rr", "2"]).is_ok()
+}
+
 /// By `chrt` of util-linux.
 fn change(policy: &[&str; 2]) -> Result<(), String> {
     let own = rustix::thread::gettid().as_raw_nonzero().to_string();

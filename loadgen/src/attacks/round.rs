@@ -30,7 +30,8 @@ const ATTACK_MAX: Duration = Duration::from_secs(40);
 /// The slowest get of others, in nanoseconds, and the slowest put beyond the slowest in peace,
 /// which waits for the disk.
 const SLOWEST_MAX: f64 = 100e6;
-/// Their p99 during the attack, by that in peace.
+/// Their p99 during the attack, by that in peace; but for the time in which the machine stood
+/// still.
 const RATIO_MAX: f64 = 2.0;
 /// Memory beyond that in peace.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -192,7 +193,7 @@ pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     if slowest > SLOWEST_MAX + Noticed::slowest(&peace.puts) {
         faults.push(format!("slowest put {}", time(slowest / 1e3)));
     }
-    let p99 = |noticed: &Noticed| Noticed::quantile(&noticed.gets, 0.99);
+    let p99 = |noticed: &Noticed| Noticed::quantile(&noticed.calm_gets, 0.99);
     let ratio = p99(attacked) / p99(peace);
     if ratio > RATIO_MAX {
         faults.push(format!("p99 x{ratio:.1}"));

@@ -72,11 +72,11 @@ fn row(attack: Attack, name: &str, all: &AttackRounds) -> Vec<String> {
     }
     let middle = |of: &dyn Fn(&AttackRound) -> f64| median(rounds.iter().map(of));
     let p = |of: fn(&AttackRound) -> &Noticed, share: f64| {
-        time(middle(&|round| Noticed::quantile(&of(round).gets, share)) / 1e3)
+        time(middle(&|round| Noticed::quantile(&of(round).calm_gets, share)) / 1e3)
     };
     let worst = |of: &dyn Fn(&AttackRound) -> f64| time(rounds.iter().map(of).fold(0.0, f64::max) / 1e3);
     let ratio = middle(&|round| {
-        Noticed::quantile(&round.attacked.gets, 0.99) / Noticed::quantile(&round.peace.gets, 0.99)
+        Noticed::quantile(&round.attacked.calm_gets, 0.99) / Noticed::quantile(&round.peace.calm_gets, 0.99)
     });
     let memory = rounds.iter().map(|round| round.memory.1).max().unwrap_or(0);
     vec![
@@ -89,6 +89,7 @@ fn row(attack: Attack, name: &str, all: &AttackRounds) -> Vec<String> {
         p(|round| &round.peace, 0.99),
         p(|round| &round.attacked, 0.99),
         format!("{ratio:.1}"),
+        time(middle(&|round| Noticed::quantile(&round.attacked.gets, 0.99)) / 1e3),
         worst(&|round| Noticed::slowest(&round.attacked.gets)),
         worst(&|round| Noticed::slowest(&round.peace.puts)),
         worst(&|round| Noticed::slowest(&round.attacked.puts)),
@@ -101,7 +102,8 @@ fn in_json(attack: Attack, name: &str, round: &AttackRound) -> Value {
     let times = |noticed: &Noticed| {
         let at = |share| Noticed::quantile(&noticed.gets, share) / 1e3;
         json!({
-            "p50-us": at(0.5), "p99-us": at(0.99), "slowest-get-us": Noticed::slowest(&noticed.gets) / 1e3,
+            "p50-us": at(0.5), "p99-us": at(0.99), "calm-p99-us": Noticed::quantile(&noticed.calm_gets, 0.99) / 1e3,
+            "slowest-get-us": Noticed::slowest(&noticed.gets) / 1e3,
             "slowest-put-us": Noticed::slowest(&noticed.puts) / 1e3, "gets": noticed.gets.len(),
             "puts": noticed.puts.len(), "errors": noticed.errors, "lost": noticed.lost,
         })
@@ -114,7 +116,7 @@ fn in_json(attack: Attack, name: &str, round: &AttackRound) -> Value {
     })
 }
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 15] = [
     "attack",
     "finding",
     "server",
@@ -124,6 +126,7 @@ const HEAD: [&str; 14] = [
     "p99 in peace",
     "p99",
     "ratio",
+    "p99 with stalls",
     "slowest get",
     "slowest put in peace",
     "slowest put",
