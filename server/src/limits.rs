@@ -390,11 +390,11 @@ pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// TLS handshakes under way on a core; the oldest one ends when there is one more.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
-/// Sockets that wait to be closed before no more connections are accepted.
-pub const CLOSING_MAX: usize = 1_000;
+/// Room that is kept for sockets that wait to be closed.
+pub const CLOSING_KEPT: usize = 64;
 /// Microseconds that closing a socket counts at least: the kernel does a part of it later.
 pub const CLOSE_MICROSECONDS_MIN: u64 = 50;
-/// Microseconds of TLS handshakes and of closing sockets behind which others have their turn ...
+/// Microseconds of TLS handshakes, or of closing sockets, behind which others have their turn ...
 pub const SIDE_WORK_MICROSECONDS: u64 = 100;
 /// ... or one of so many parts of the time that the rest takes, if that is more, ...
 pub const SIDE_WORK_PARTS: u64 = 8;

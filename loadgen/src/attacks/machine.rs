@@ -2,10 +2,11 @@
 //! takes its CPUs away for milliseconds, the more often the busier they are. A thread of the
 //! highest priority on each CPU wakes two thousand times a second and notes when it is late. Only
 //! moments count in which all of them were: one CPU alone may be kept by the kernel, which works
-//! for the server, too.
+//! for the server, too. A kernel that is busy on all CPUs at once looks the same as the host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,16 +30,20 @@ pub(super) struct MachineWatch {
 }
 
 impl MachineWatch {
-    /// Looks from now on, on all CPUs that this program may use.
+    /// Looks from now on, on all CPUs that this program may use; it returns when all threads do.
     pub(super) fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
         let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let (looks, begun) = channel::<()>();
         let look = |cpu| {
-            let is_over = Arc::clone(&is_over);
-            std::thread::spawn(move || looked(cpu, &is_over, || ()))
+            let (is_over, looks) = (Arc::clone(&is_over), looks.clone());
+            std::thread::spawn(move || looked(cpu, &is_over, || drop(looks)))
         };
-        Self { threads: cpus.map(look).collect(), is_over }
+        let threads = cpus.map(look).collect();
+        drop(looks);
+        let _ = begun.recv(); // until the last thread has dropped its end
+        Self { threads, is_over }
     }
 
     /// When the machine stood still since the start; nothing where a program may not have the

@@ -1,7 +1,7 @@
 //! Sockets of clients that are to be closed. The kernel takes tens of microseconds for each, and
-//! thousands of clients may go away at once: they are closed in turns, and each keeps its place and
-//! its permit until it is. HTTP ends its sending side by itself before that, as far as a client
-//! waits for it.
+//! thousands of clients may go away at once: they are closed in turns, and each keeps its place
+//! among the connections of its core, and its permit, until it is. HTTP/2, and HTTP/1 that is not
+//! late, end their sending side before that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,8 +12,8 @@ use crate::clock::Ticker;
 use crate::limits;
 use crate::queues::turn::{SideWork, give_way};
 
-/// Core view: what waits to be closed, in order. No more come where `CLOSING_MAX` wait; those that
-/// are there bound it.
+/// Core view, for the addresses of one purpose: the sockets that wait to be closed, in order. Their
+/// places bound them.
 #[derive(Debug)]
 pub(super) struct ClosingLine<T>(RefCell<Inside<T>>);
 
@@ -38,12 +38,15 @@ impl<T> ClosingLine<T> {
         }
     }
 
-    /// Drops what comes, in turns, for as long as the core lives.
-    pub(super) async fn run(self: Rc<Self>, work: SideWork, clock: Ticker) {
+    /// Drops each that comes, in turns, for as long as the core lives.
+    pub(super) async fn run(self: Rc<Self>, clock: Ticker) {
+        let mut work = SideWork::default();
         loop {
             self.wait().await;
             if work.is_used_up() {
-                work.give_way(clock).await;
+                let since = clock.microseconds();
+                give_way().await;
+                work.gave_way(clock.microseconds().saturating_sub(since));
             }
             let began = clock.microseconds();
             self.close_one();
@@ -67,27 +70,28 @@ impl<T> ClosingLine<T> {
 
     /// Drops the first one that waits, before its turn; whether there was one.
     pub(super) fn close_one(&self) -> bool {
-        let first = self.0.borrow_mut().waiting.pop_front();
-        first.is_some()
-    }
-
-    /// Waits until there are not too many.
-    pub(super) async fn room(&self) {
-        while self.0.borrow().waiting.len() >= limits::CLOSING_MAX {
-            give_way().await;
+        let mut inside = self.0.borrow_mut();
+        let first = inside.waiting.pop_front();
+        if inside.waiting.is_empty() {
+            inside.waiting.shrink_to(limits::CLOSING_KEPT);
         }
+        drop(inside);
+        first.is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::time::Duration;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Context, Wake};
 
     use futures_lite::future::or;
 
     use super::*;
-    use crate::queues::sleep::{on_a_core, sleep};
+    use crate::queues::sleep::on_a_core;
 
     /// Counts those that are closed.
     struct Closed(Rc<Cell<usize>>);
@@ -98,51 +102,50 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_closed_at_once_is_closed_in_turns() {
-        const CLOSED: usize = 200;
-        let (line, closed) = (ClosingLine::new(), Rc::new(Cell::new(0)));
-        let closing = Rc::clone(&line).run(SideWork::default(), Ticker::new());
-        let watching = async {
-            let mut turns = Vec::new();
-            // Again, behind a time in which nothing was to be closed.
-            for round in 1..=2 {
-                (0..CLOSED).for_each(|_| line.push(Closed(Rc::clone(&closed))));
-                assert_eq!(closed.get(), (round - 1) * CLOSED, "not by the one that leaves it");
-                turns.push(0);
-                while closed.get() < round * CLOSED {
-                    give_way().await;
-                    turns[round - 1] += 1;
-                }
-            }
-            assert!(!line.close_one());
-            turns
-        };
-        // Two in each; on a machine that is busy otherwise a turn may be longer.
-        let turns = on_a_core(or(watching, async {
-            closing.await;
-            Vec::new()
-        }));
-        assert!(turns.iter().all(|turns| *turns >= CLOSED / 40), "others had their turn {turns:?} times");
+    #[derive(Default)]
+    struct Woken(AtomicU64);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     #[test]
-    fn no_more_come_where_many_wait() {
-        on_a_core(async {
-            let line = ClosingLine::new();
-            line.room().await;
-            (0..limits::CLOSING_MAX).for_each(|at| line.push(at));
-            let entering = async {
-                line.room().await;
-                "there is room"
-            };
-            let waiting = async {
-                sleep(Duration::from_millis(5)).await;
-                "it waits"
-            };
-            assert_eq!(or(entering, waiting).await, "it waits");
-            assert!(line.close_one());
-            line.room().await;
-        });
+    fn each_that_comes_wakes_the_closer() {
+        let (line, closed, woken) = (ClosingLine::new(), Rc::new(Cell::new(0)), Arc::<Woken>::default());
+        let mut running = pin!(Rc::clone(&line).run(Ticker::new()));
+        let waker = Arc::clone(&woken).into();
+        for round in 0..2 {
+            assert!(running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            assert_eq!((closed.get(), woken.0.load(Ordering::Relaxed)), (round, round as u64));
+            line.push(Closed(Rc::clone(&closed)));
+            assert_eq!(closed.get(), round, "not by the one that leaves it");
+        }
+        assert!(line.close_one() && !line.close_one());
+        assert_eq!((closed.get(), woken.0.load(Ordering::Relaxed)), (2, 2));
+    }
+
+    #[test]
+    fn those_that_are_closed_at_once_are_closed_in_turns() {
+        const CLOSED: usize = 200;
+        let (line, closed) = (ClosingLine::new(), Rc::new(Cell::new(0)));
+        let closing = Rc::clone(&line).run(Ticker::new());
+        let watching = async {
+            (0..CLOSED).for_each(|_| line.push(Closed(Rc::clone(&closed))));
+            let mut turns = 0;
+            while closed.get() < CLOSED {
+                give_way().await;
+                turns += 1;
+            }
+            turns
+        };
+        let turns = on_a_core(or(watching, async {
+            closing.await;
+            0
+        }));
+        assert!(line.0.borrow().waiting.capacity() <= 2 * limits::CLOSING_KEPT);
+        // Two in each; on a machine that is busy otherwise a turn may be longer.
+        assert!(turns >= CLOSED / 40, "others had their turn {turns} times");
     }
 }

@@ -14,7 +14,6 @@ use crate::net::messages::MessageLimits;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unread::Unread;
 use crate::observe::seldom::Seldom;
-use crate::queues::turn::SideWork;
 
 /// Edge view: made once, when the edge begins to listen.
 pub(super) struct EdgeContext {
@@ -26,8 +25,6 @@ pub(super) struct EdgeContext {
     pub unread: Rc<Unread>,
     /// Connections that have asked for another turn.
     pub busy: Rc<BusyConnections>,
-    /// Handshakes, and sockets that are closed.
-    pub side_work: SideWork,
     pub messages: MessageLimits,
     pub http2: revd_http2::Config,
     pub keepalive: Keepalive,

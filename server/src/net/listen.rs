@@ -18,7 +18,7 @@ use crate::net::closing::ClosingLine;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
 use crate::net::permits::ConnectionPermits;
-use crate::net::socket::Socket;
+use crate::net::socket::{Opened, Socket};
 use crate::net::unix::{self, UnixSockets};
 use crate::observe::bounds::Bound;
 use crate::observe::log;
@@ -147,16 +147,12 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
 pub(super) async fn accept(
     (listener, address): (TcpListener, ListenAddress),
     edge: Rc<EdgeContext>,
-    gate: Gate,
-    permits: Arc<ConnectionPermits>,
+    (gate, permits, closing): (Gate, Arc<ConnectionPermits>, Rc<ClosingLine<Opened>>),
 ) {
     let address = Rc::new(address);
-    let closing = ClosingLine::new();
-    glommio::spawn_local(Rc::clone(&closing).run(edge.side_work.clone(), edge.clock)).detach();
     let mut told = None;
     let mut accepted = 0_usize;
     loop {
-        closing.room().await;
         let Ok(stream) = listener.accept().await else {
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;

@@ -46,6 +46,7 @@ use crate::api::Api;
 use crate::clock::Ticker;
 use crate::config::{Keepalive, ListenAddress};
 use crate::limits;
+use crate::net::closing::ClosingLine;
 use crate::net::context::EdgeContext;
 use crate::net::messages::MessageLimits;
 use crate::net::permits::ConnectionPermits;
@@ -56,7 +57,6 @@ use crate::observe::seldom::Seldom;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
-use crate::queues::turn::SideWork;
 
 /// Addresses of an edge, and limits of its connections.
 #[derive(Debug, Clone)]
@@ -105,7 +105,6 @@ impl Listeners {
     #[must_use]
     pub fn new(api: Rc<Api>, unread: Rc<Unread>, mut config: ListenConfig) -> Self {
         let sockets = RefCell::new(std::mem::take(&mut config.sockets));
-        let side_work = SideWork::default();
         let edge = Rc::new(EdgeContext {
             api,
             read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
@@ -127,9 +126,8 @@ impl Listeners {
             },
             keepalive: config.keepalive,
             tls: Arc::clone(&config.tls),
-            handshakes: HandshakeTurns::new(1, &side_work),
-            handshakes_for_metrics: HandshakeTurns::new(1, &side_work),
-            side_work,
+            handshakes: HandshakeTurns::new(1),
+            handshakes_for_metrics: HandshakeTurns::new(1),
             rejected: Seldom::default(),
             clock: Ticker::new(),
         });
@@ -144,13 +142,14 @@ impl Listeners {
     }
 
     fn open(&self, group: &ListenGroup, gate: &Gate) -> io::Result<()> {
+        let closing = ClosingLine::new();
+        glommio::spawn_local(Rc::clone(&closing).run(self.edge.clock)).detach();
         for address in &group.addresses {
             let listener = listen::bind(&address.place, &self.config.keepalive, &self.sockets.borrow())?;
             self.accepting.borrow_mut().push(glommio::spawn_local(listen::accept(
                 (listener, address.clone()),
                 Rc::clone(&self.edge),
-                gate.clone(),
-                Arc::clone(&group.permits),
+                (gate.clone(), Arc::clone(&group.permits), Rc::clone(&closing)),
             )));
         }
         Ok(())

@@ -60,7 +60,6 @@ use crate::peer::shared::Shared;
 pub use crate::peer::shared::{PeerEvent, SnapshotStream};
 use crate::queues::gate::Gate;
 use crate::queues::sleep::sleep;
-use crate::queues::turn::SideWork;
 
 /// The parts of a member's peers, before the log core runs.
 pub struct PeersSeed {
@@ -114,7 +113,7 @@ impl Peers {
             unknown_backlog: Rc::default(),
             incoming: RefCell::default(),
             dropped: RefCell::default(),
-            handshakes: HandshakeTurns::new(limits::PEER_HANDSHAKE_PARTS, &SideWork::default()),
+            handshakes: HandshakeTurns::new(limits::PEER_HANDSHAKE_PARTS),
             hashing: Gate::default(),
             outboxes: RefCell::default(),
             guests: RefCell::default(),

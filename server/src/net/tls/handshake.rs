@@ -20,7 +20,6 @@ use crate::net::tls::stream::TlsStream;
 use crate::net::tls::today;
 use crate::net::tls::turns::{HandshakePlace, HandshakeTurns};
 use crate::queues::sleep::sleep;
-use crate::queues::turn::SideWork;
 
 /// A session that a caller has begun.
 pub(crate) struct Accepted<S> {
@@ -66,7 +65,7 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<TlsStream<S>> {
     let (material, host) = (domain.current().map_err(io::Error::other)?, domain.name_of(host));
     let stream = TlsStream::new(socket, dialing(host, &material)?);
-    let place = HandshakeTurns::new(1, &SideWork::default()).enter(None);
+    let place = HandshakeTurns::new(1).enter(None);
     let stream = in_time(converse(stream, &[], &place), &place).await?;
     if stream.is_resumed() {
         verify_again(stream.certificates(), host, &material)?;

@@ -13,7 +13,7 @@ use crate::queues::fair_queue::{FairBounds, FairQueue};
 use crate::queues::latch::Latch;
 use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
-use crate::queues::turn::SideWork;
+use crate::queues::turn::{SideWork, give_way};
 
 /// Core view: all handshakes under way.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ struct Inside {
     /// up leaves at once.
     waiting: RefCell<FairQueue<1, Latch>>,
     /// The computing, since others had their turn.
-    work: SideWork,
+    work: RefCell<SideWork>,
     /// One of these parts of the core's time is for handshakes; with one alone they give way and no
     /// more.
     parts: u64,
@@ -41,7 +41,7 @@ impl Inside {
     /// Microseconds until others had their part, of which there may be none left; none if this
     /// turn is not used up.
     fn rest(&self, now: u64) -> Option<u64> {
-        self.work.is_used_up().then(|| self.rests_until.get().saturating_sub(now))
+        self.work.borrow().is_used_up().then(|| self.rests_until.get().saturating_sub(now))
     }
 }
 
@@ -72,14 +72,14 @@ pub(super) struct HandshakePlace {
 
 impl HandshakeTurns {
     /// Handshakes have one of so many parts of the core's time, or with one part the turns that
-    /// others leave. Their computing is part of the core's side work.
-    pub(crate) fn new(parts: u64, work: &SideWork) -> Self {
+    /// others leave.
+    pub(crate) fn new(parts: u64) -> Self {
         Self(Rc::new(Inside {
             clock: Ticker::new(),
             places: RefCell::default(),
             is_taken: Cell::new(false),
             waiting: RefCell::new(FairQueue::new(FairBounds::NONE)),
-            work: work.clone(),
+            work: RefCell::default(),
             parts,
             rests_until: Cell::new(0),
         }))
@@ -121,18 +121,20 @@ impl HandshakePlace {
             None => {}
             Some(rest) => {
                 if rest == 0 {
-                    work.give_way(*clock).await;
+                    let since = clock.microseconds();
+                    give_way().await;
+                    work.borrow_mut().gave_way(clock.microseconds().saturating_sub(since));
                 } else {
                     sleep(Duration::from_micros(rest)).await;
-                    work.rested();
+                    work.borrow_mut().rested();
                 }
             }
         }
         let began = clock.microseconds();
         let result = computing();
         let ended = clock.microseconds();
-        work.took(ended.saturating_sub(began));
-        rests_until.set(ended + work.microseconds() * (parts - 1));
+        work.borrow_mut().took(ended.saturating_sub(began));
+        rests_until.set(ended + work.borrow().microseconds() * (parts - 1));
         drop(turn);
         result
     }
@@ -196,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_oldest_handshake_makes_room() {
-        let turns = HandshakeTurns::new(1, &SideWork::default());
+        let turns = HandshakeTurns::new(1);
         let places: Vec<_> = (0..=limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(None)).collect();
         assert!(places[0].displaced.is_set());
         assert!(!places[1].displaced.is_set());
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn callers_of_one_address_do_not_have_the_places_of_another() {
-        let turns = HandshakeTurns::new(1, &SideWork::default());
+        let turns = HandshakeTurns::new(1);
         let from = |text: &str| Some(text.parse().unwrap());
         let first = turns.enter(from("10.0.0.1"));
         let others: Vec<_> =
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn handshakes_hold_no_more_than_their_bytes_together() {
-        let turns = HandshakeTurns::new(1, &SideWork::default());
+        let turns = HandshakeTurns::new(1);
         let one = limits::HANDSHAKE_BYTES_PER_CORE_MAX / 4;
         let places: Vec<_> = (0..4).map(|_| turns.enter(None)).collect();
         places.iter().for_each(|place| place.hold(one));
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn one_computes_at_a_time_and_one_that_gives_up_is_passed_over() {
-        let turns = HandshakeTurns::new(1, &SideWork::default());
+        let turns = HandshakeTurns::new(1);
         let first = block_on(Turn::wait(&turns.0, 0));
         let [mut second, mut third] = [(); 2].map(|()| Box::pin(Turn::wait(&turns.0, 0)));
         let mut fourth = Box::pin(Turn::wait(&turns.0, 0));
@@ -264,7 +266,7 @@ mod tests {
     /// More come than the core computes, and give up: what waits is those that are still there.
     #[test]
     fn those_that_give_up_are_not_kept() {
-        let turns = HandshakeTurns::new(1, &SideWork::default());
+        let turns = HandshakeTurns::new(1);
         let first = block_on(Turn::wait(&turns.0, 7));
         let mut last = Box::pin(Turn::wait(&turns.0, 7));
         assert!(block_on(poll_once(&mut last)).is_none());
@@ -302,7 +304,7 @@ mod tests {
     fn handshakes_have_their_part_of_the_time_and_no_more() {
         // The two clocks may differ by a microsecond.
         for (parts, least) in [(10, 9 * 1_999), (1, 0)] {
-            let turns = HandshakeTurns::new(parts, &SideWork::default());
+            let turns = HandshakeTurns::new(parts);
             let clock = Ticker::new();
             assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
             let ended = block_on(turns.enter(None).compute(|| {
