@@ -170,7 +170,7 @@ fn two_thousand_idle_and_half_open_connections() {
         }
         let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
         client.kv.clone().range(request).await.unwrap();
-        println!("with 2000 connections: {} kB", server.resident() / 1024);
+        println!("with 2000 connections: {} kB", server.all_resident() / 1024);
     });
 }
 

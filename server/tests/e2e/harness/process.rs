@@ -298,6 +298,11 @@ impl Server {
         self.status("RssAnon") * 1024
     }
 
+    /// The same with its files and what it shares.
+    pub fn all_resident(&self) -> u64 {
+        self.status("VmRSS") * 1024
+    }
+
     /// The most memory that the process ever had, in bytes.
     pub fn most_resident(&self) -> u64 {
         self.status("VmHWM") * 1024

@@ -69,10 +69,10 @@ fn half_open_handshakes_keep_nobody_away() {
         let _ = stream.write_all(&BEGINNING[..len]);
         stream
     };
-    let (before, slots) = (server.resident(), server.descriptor_slots());
+    let (before, slots) = (server.all_resident(), server.descriptor_slots());
     let half_open = from_env("REVD_HALF_OPEN", 4_500);
     let held = beside_puts(&server, &authority, || (0..half_open).map(open).collect::<Vec<_>>());
-    let grown = server.resident().saturating_sub(before);
+    let grown = server.all_resident().saturating_sub(before);
     assert!(grown < 120 * MIB, "{} MiB for {half_open} handshakes", grown / MIB);
     // A table that grows has the core stand still.
     assert_eq!(server.descriptor_slots(), slots);
@@ -99,7 +99,7 @@ fn handshakes_that_hold_much_give_their_places_up() {
     let record = |front: &[u8]| [&[0x16, 3, 1, 0x3e, 0x80], front, &vec![0; 16_000 - front.len()]].concat();
     let mut message = [record(LONG_MESSAGE), record(&[]), record(&[]), record(&[])].concat();
     message.truncate(message.len() - 100);
-    let before = server.resident();
+    let before = server.all_resident();
     let open = |_| {
         let mut stream = dial(&server);
         let _ = stream.write_all(&message);
@@ -110,7 +110,7 @@ fn handshakes_that_hold_much_give_their_places_up() {
     // The server may still be taking them up.
     let told = || server.log().contains("rejected connection on client endpoint");
     wait_until(Duration::from_secs(60), told, || "nobody gives way".to_owned());
-    let grown = server.resident().saturating_sub(before);
+    let grown = server.all_resident().saturating_sub(before);
     // 127 MiB without the bound.
     assert!(grown < 100 * MIB, "{} MiB for {many} handshakes of 64 KB", grown / MIB);
     drop(held);
