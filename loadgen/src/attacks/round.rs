@@ -30,8 +30,7 @@ const ATTACK_MAX: Duration = Duration::from_secs(40);
 /// The slowest get of others, in nanoseconds, and the slowest put beyond the slowest in peace,
 /// which waits for the disk.
 const SLOWEST_MAX: f64 = 100e6;
-/// Their p99 during the attack, by that in peace; but for the time in which the machine stood
-/// still.
+/// The most for [`AttackRound::p99_ratio`].
 const RATIO_MAX: f64 = 2.0;
 /// Memory beyond that in peace.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -100,6 +99,16 @@ pub struct AttackRound {
     /// The server answers afterwards.
     pub lives: bool,
     pub memory_after: u64,
+}
+
+impl AttackRound {
+    /// p99 of honest gets during the attack, by that in peace; but for the time in which the
+    /// machine stood still.
+    #[must_use]
+    pub fn p99_ratio(&self) -> f64 {
+        let p99 = |noticed: &Noticed| Noticed::quantile(&noticed.calm_gets, 0.99);
+        p99(&self.attacked) / p99(&self.peace)
+    }
 }
 
 /// A server that can be attacked so.
@@ -193,8 +202,7 @@ pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     if slowest > SLOWEST_MAX + Noticed::slowest(&peace.puts) {
         faults.push(format!("slowest put {}", time(slowest / 1e3)));
     }
-    let p99 = |noticed: &Noticed| Noticed::quantile(&noticed.calm_gets, 0.99);
-    let ratio = p99(attacked) / p99(peace);
+    let ratio = round.p99_ratio();
     if ratio > RATIO_MAX {
         faults.push(format!("p99 x{ratio:.1}"));
     }

@@ -75,9 +75,7 @@ fn row(attack: Attack, name: &str, all: &AttackRounds) -> Vec<String> {
         time(middle(&|round| Noticed::quantile(&of(round).calm_gets, share)) / 1e3)
     };
     let worst = |of: &dyn Fn(&AttackRound) -> f64| time(rounds.iter().map(of).fold(0.0, f64::max) / 1e3);
-    let ratio = middle(&|round| {
-        Noticed::quantile(&round.attacked.calm_gets, 0.99) / Noticed::quantile(&round.peace.calm_gets, 0.99)
-    });
+    let ratio = middle(&AttackRound::p99_ratio);
     let memory = rounds.iter().map(|round| round.memory.1).max().unwrap_or(0);
     vec![
         attack.name.to_owned(),

@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 
 use crate::clock::Ticker;
 use crate::limits;
-use crate::queues::turn::{SideWork, give_way};
+use crate::queues::turn::{SideWork, time_given_way};
 
 /// Core view, for the addresses of one purpose: the sockets that wait to be closed, in order. Their
 /// places bound them.
@@ -44,9 +44,7 @@ impl<T> ClosingLine<T> {
         loop {
             self.wait().await;
             if work.is_used_up() {
-                let since = clock.microseconds();
-                give_way().await;
-                work.gave_way(clock.microseconds().saturating_sub(since));
+                work.gave_way(time_given_way(clock).await);
             }
             let began = clock.microseconds();
             self.close_one();
@@ -92,6 +90,7 @@ mod tests {
 
     use super::*;
     use crate::queues::sleep::on_a_core;
+    use crate::queues::turn::give_way;
 
     /// Counts those that are closed.
     struct Closed(Rc<Cell<usize>>);

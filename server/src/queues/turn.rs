@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
 
+use crate::clock::Ticker;
 use crate::limits;
 use crate::queues::sleep::{Sleep, sleep};
 
@@ -15,6 +16,13 @@ const PAUSE: Duration = Duration::from_micros(5);
 /// Lets everything else of this core have its turn.
 pub async fn give_way() {
     sleep(PAUSE).await;
+}
+
+/// The same; how long the others took, in microseconds.
+pub async fn time_given_way(clock: Ticker) -> u64 {
+    let since = clock.microseconds();
+    give_way().await;
+    clock.microseconds().saturating_sub(since)
 }
 
 /// The next turn of a task that is polled by hand.

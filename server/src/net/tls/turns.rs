@@ -13,7 +13,7 @@ use crate::queues::fair_queue::{FairBounds, FairQueue};
 use crate::queues::latch::Latch;
 use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
-use crate::queues::turn::{SideWork, give_way};
+use crate::queues::turn::{SideWork, time_given_way};
 
 /// Core view: all handshakes under way.
 #[derive(Debug, Clone)]
@@ -121,9 +121,8 @@ impl HandshakePlace {
             None => {}
             Some(rest) => {
                 if rest == 0 {
-                    let since = clock.microseconds();
-                    give_way().await;
-                    work.borrow_mut().gave_way(clock.microseconds().saturating_sub(since));
+                    let others_took = time_given_way(*clock).await;
+                    work.borrow_mut().gave_way(others_took);
                 } else {
                     sleep(Duration::from_micros(rest)).await;
                     work.borrow_mut().rested();
