@@ -185,7 +185,7 @@ fn read(reader: Reader<'_>, args: &[&str]) -> Output {
         writeln!(
             out,
             "{} = {value} ({main}.{sub}, created {}, version {})",
-            shown(key),
+            shown(&key.to_vec()),
             meta.create_revision,
             meta.version
         )?;

@@ -97,9 +97,9 @@ fn assert_view(view: &View, twin: &Twin, random: &mut Random) {
             assert_eq!(reader.count(range, at), expected.len() as u64, "count at {at}");
             assert_eq!(found.len(), expected.len(), "at {at}");
             for ((key, meta), (twin_key, kv)) in found.iter().zip(&expected) {
-                assert_eq!(key, &twin_key.as_slice());
+                assert_eq!(&key.to_vec(), *twin_key);
                 let record = reader.record(meta.modified).unwrap();
-                assert_eq!(record, encode(key, Some(kv)), "record at {at}");
+                assert_eq!(record, encode(twin_key, Some(kv)), "record at {at}");
                 assert_eq!(StoredRecord::parse(record).unwrap().value, kv.value);
                 assert_eq!((meta.create_revision, meta.version), (kv.create, kv.version));
             }

@@ -12,7 +12,7 @@
 use crate::limits;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::{Hashed, begun, is_newest, with_record};
-use crate::mvcc::key_index::{Direction, Sought};
+use crate::mvcc::key_index::{Direction, IndexKey, Sought};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::Revision;
@@ -83,8 +83,8 @@ impl HashKv {
             Sought::Key(..) => HashPhase::Hashing { kept_at: self.revision },
             Sought::End => HashPhase::Hashing { kept_at: reader.compact_revision() },
             Sought::Later => {
-                let passed = scan.passed().unwrap_or(from);
-                HashPhase::Looking([passed, &[0]].concat())
+                let passed = scan.passed().unwrap_or(IndexKey::from(from));
+                HashPhase::Looking(passed.next())
             }
         };
     }

@@ -7,7 +7,7 @@
 //! changed a million times costs little more to change, to look back at and to compact than one
 //! that was changed once.
 
-use std::num::NonZeroU32;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::mvcc::revision::Revision;
@@ -51,21 +51,26 @@ impl KeyChange {
     }
 }
 
-/// A change as it is kept, three quarters of its size.
+/// A change as it is kept, in less than half of its size.
 #[derive(Debug, Clone)]
 pub(super) enum KeptChange {
     Usual {
-        main: i64,
-        create_revision: i64,
-        sub: u32,
-        /// One more than the version.
-        puts: NonZeroU32,
+        /// The main revision, and the lower [`SUB_BITS`] bits of the sub-revision.
+        revision: u64,
+        /// Revisions since this generation began (of a tombstone, the higher bits of its
+        /// sub-revision), and in the lower [`PUTS_BITS`] bits one more than the version.
+        life: NonZeroU64,
     },
-    /// A key that was put four billion times, or a transaction of as many changes.
+    /// One that does not fit (see [`KeptChange::usual`]).
     Wide(Arc<KeyChange>),
 }
 
-const _: () = assert!(size_of::<KeptChange>() == 24);
+/// A put's sub-revision is that of one of so many in its transaction.
+const SUB_BITS: u32 = 16;
+/// Few keys are put four million times, however many revisions there are.
+const PUTS_BITS: u32 = 22;
+
+const _: () = assert!(size_of::<KeptChange>() == 16);
 
 /// A chunk or a branch; never empty.
 #[derive(Debug)]
@@ -93,14 +98,37 @@ pub(super) struct ChangesFrom<'c> {
 
 impl KeptChange {
     pub(super) fn get(&self) -> KeyChange {
-        match self {
-            Self::Usual { main, create_revision, sub, puts } => KeyChange {
-                revision: Revision { main: *main, sub: i64::from(*sub) },
-                create_revision: *create_revision,
-                version: i64::from(puts.get()) - 1,
-            },
-            Self::Wide(change) => **change,
-        }
+        let (revision, life) = match self {
+            Self::Usual { revision, life } => (*revision, life.get()),
+            Self::Wide(change) => return **change,
+        };
+        let (main, sub) = divided(revision, SUB_BITS);
+        let (age, puts) = divided(life, PUTS_BITS);
+        let version = puts.cast_signed() - 1;
+        let (sub, create_revision) = match version {
+            0 => (age << SUB_BITS | sub, 0),
+            _ => (sub, (main - age).cast_signed()),
+        };
+        let revision = Revision { main: main.cast_signed(), sub: sub.cast_signed() };
+        KeyChange { revision, create_revision, version }
+    }
+
+    /// In two words, if it fits: that is if there are at most 2^48 revisions, the key was put for
+    /// the 2^22nd time at most, and 2^42 revisions after it was created, by one of the first 2^16
+    /// operations of a transaction. Only a deletion changes more keys than that.
+    fn usual(change: KeyChange) -> Option<Self> {
+        let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
+        let (main, sub) = (u64::try_from(main).ok()?, u64::try_from(sub).ok()?);
+        let (sub_above, sub) = divided(sub, SUB_BITS);
+        let age = match version {
+            0 if create_revision == 0 => sub_above,
+            0 => return None,
+            _ if sub_above > 0 => return None,
+            _ => main.checked_sub(u64::try_from(create_revision).ok()?)?,
+        };
+        let puts = u64::try_from(version).ok()?.checked_add(1)?;
+        let life = NonZeroU64::new(joined(age, puts, PUTS_BITS)?)?;
+        Some(Self::Usual { revision: joined(main, sub, SUB_BITS)?, life })
     }
 
     fn revision(&self) -> Revision {
@@ -108,14 +136,20 @@ impl KeptChange {
     }
 }
 
+/// The bits of a word above so many, and those many.
+fn divided(word: u64, bits: u32) -> (u64, u64) {
+    (word >> bits, word & ((1 << bits) - 1))
+}
+
+/// The word of two numbers, the second in so many bits; none if one of them does not fit.
+fn joined(above: u64, below: u64, bits: u32) -> Option<u64> {
+    let word = above << bits | below;
+    (divided(word, bits) == (above, below)).then_some(word)
+}
+
 impl From<KeyChange> for KeptChange {
     fn from(change: KeyChange) -> Self {
-        let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
-        let puts = u32::try_from(version).ok().and_then(|version| NonZeroU32::new(version.checked_add(1)?));
-        match (u32::try_from(sub), puts) {
-            (Ok(sub), Some(puts)) => Self::Usual { main, create_revision, sub, puts },
-            _ => Self::Wide(Arc::new(change)),
-        }
+        Self::usual(change).unwrap_or_else(|| Self::Wide(Arc::new(change)))
     }
 }
 
@@ -304,20 +338,38 @@ mod tests {
         assert!(tree.after(from).eq(after.copied()), "after {from:?}");
     }
 
+    /// A number at the edges of what fits so many bits.
+    fn edges(bits: u32) -> [i64; 7] {
+        let end = 1 << bits;
+        [0, 1, end - 2, end - 1, end, end + 1, i64::MAX]
+    }
+
     #[test]
     fn a_change_is_kept_whatever_its_numbers() {
-        let wide = i64::from(u32::MAX);
-        for main in [0, 1, i64::MAX] {
-            for sub in [0, 7, wide, wide + 1, i64::MAX] {
-                for version in [0, 1, wide - 1, wide, wide + 1, i64::MAX] {
-                    let revision = Revision { main, sub };
-                    let change = KeyChange { revision, create_revision: main / 2, version };
-                    let kept = KeptChange::from(change);
-                    assert_eq!(kept.get(), change);
-                    assert_eq!(matches!(kept, KeptChange::Wide(_)), sub > wide || version >= wide);
+        for main in edges(48) {
+            for sub in edges(16) {
+                for age in edges(42) {
+                    for version in edges(22) {
+                        let revision = Revision { main, sub };
+                        let create_revision = if version == 0 { 0 } else { main.saturating_sub(age) };
+                        let change = KeyChange { revision, create_revision, version };
+                        let kept = KeptChange::from(change);
+                        assert_eq!(kept.get(), change);
+                        let fits = match version {
+                            0 => sub >> 58 == 0,
+                            _ => {
+                                sub >> 16 == 0 && create_revision >= 0 && (main - create_revision) >> 42 == 0
+                            }
+                        };
+                        let is_usual = main >> 48 == 0 && version < (1 << 22) - 1 && fits;
+                        assert_eq!(matches!(kept, KeptChange::Usual { .. }), is_usual, "{change:?}");
+                    }
                 }
             }
         }
+        // No tombstone has a create revision; a damaged file may say so.
+        let odd = KeyChange { revision: Revision { main: 9, sub: 1 }, create_revision: 3, version: 0 };
+        assert_eq!(KeptChange::from(odd).get(), odd);
     }
 
     /// Added to and cut at random, beside a list; older copies stay what they were.

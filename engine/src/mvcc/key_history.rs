@@ -29,7 +29,7 @@ pub struct KeyHistory {
 }
 
 /// There is one for each key in memory.
-const _: () = assert!(size_of::<KeyHistory>() == 32);
+const _: () = assert!(size_of::<KeyHistory>() == 24);
 
 impl KeyHistory {
     /// A key's first put.

@@ -3,6 +3,7 @@
 //! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod
 //! revision, 4 version, 5 value, 6 lease. A tombstone holds only the key.
 
+use crate::mvcc::key_index::IndexKey;
 use crate::{Error, Result, varint};
 
 /// Bytes of head and foot around key and value at most.
@@ -28,7 +29,13 @@ pub struct Stamp {
 }
 
 /// Encodes a put's record and hands it over in parts, so that key and value are copied once.
-pub fn encode_put<T>(key: &[u8], value: &[u8], stamp: Stamp, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
+pub fn encode_put<'k, T>(
+    key: impl Into<IndexKey<'k>>,
+    value: &[u8],
+    stamp: Stamp,
+    use_parts: impl FnOnce(&[&[u8]]) -> T,
+) -> T {
+    let key = key.into();
     let Stamp { create_revision: created, mod_revision: modified, version, .. } = stamp;
     debug_assert!(
         version > 0 && (0..=modified).contains(&created),
@@ -45,8 +52,8 @@ pub fn encode_put<T>(key: &[u8], value: &[u8], stamp: Stamp, use_parts: impl FnO
     }
     let middle = frame.len;
     frame.number(0x30, stamp.lease);
-    let bytes = &frame.bytes;
-    use_parts(&[&bytes[..head], key, &bytes[head..middle], value, &bytes[middle..frame.len]])
+    let (bytes, [begin, rest]) = (&frame.bytes, key.parts());
+    use_parts(&[&bytes[..head], begin, rest, &bytes[head..middle], value, &bytes[middle..frame.len]])
 }
 
 /// Encodes a tombstone's record.
@@ -148,14 +155,14 @@ mod tests {
     #[test]
     fn a_put_is_encoded_as_protobuf_demands() {
         let stamp = Stamp { create_revision: 2, mod_revision: 300, version: 3, lease: -1 };
-        let bytes = encode_put(b"k", b"vv", stamp, |parts| parts.concat());
+        let bytes = encode_put(&b"k"[..], b"vv", stamp, |parts| parts.concat());
         let mut expected = b"\x0a\x01k\x10\x02\x18\xac\x02\x20\x03\x2a\x02vv\x30".to_vec();
         expected.extend_from_slice(&[0xff; 9]);
         expected.push(1);
         assert_eq!(bytes, expected);
         let record = StoredRecord::parse(&bytes).unwrap();
         assert_eq!(record, StoredRecord { key: b"k", value: b"vv", stamp });
-        let plain = encode_put(b"k", b"", Stamp { lease: 0, ..stamp }, |parts| parts.concat());
+        let plain = encode_put(&b"k"[..], b"", Stamp { lease: 0, ..stamp }, |parts| parts.concat());
         assert_eq!(plain, b"\x0a\x01k\x10\x02\x18\xac\x02\x20\x03");
         assert_eq!(encode_tombstone(b"key", |parts| parts.concat()), b"\x0a\x03key");
     }
@@ -163,7 +170,7 @@ mod tests {
     #[test]
     fn noise_is_refused_or_read_but_never_panics() {
         let stamp = Stamp { create_revision: 2, mod_revision: 3, version: 1, lease: 9 };
-        let bytes = encode_put(b"key", b"value", stamp, |parts| parts.concat());
+        let bytes = encode_put(&b"key"[..], b"value", stamp, |parts| parts.concat());
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut bad = bytes.clone();

@@ -217,7 +217,7 @@ mod tests {
         let take = |version| {
             let mut replay = Replay::new(&tree, meta, &ranges, KeyIndex::new(), WaitingKeys::default());
             let stamp = Stamp { create_revision: 1, mod_revision: 8, version, lease: 0 };
-            let record = encode_put(b"key", b"value", stamp, |parts| parts.concat());
+            let record = encode_put(&b"key"[..], b"value", stamp, |parts| parts.concat());
             let at = RecordKey { revision: revision(8), kind: RecordKind::Put };
             replay.gather(at, &StoredRecord::parse(&record).unwrap())?;
             let mut index = replay.end()?.index;

@@ -156,13 +156,17 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         let mut row = rows.next()?;
         let mut entries = index.entries_from(from);
         let mut entry = entries.next();
-        let (mut keys, mut bytes, mut last, mut history) = (0, 0, Vec::new(), Vec::new());
+        let (mut keys, mut bytes) = (0, 0);
+        let (mut now, mut last, mut history) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| *key <= other));
-            let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= other));
-            let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else {
-                return Ok(SavedRange { keys, bytes, end: None });
-            };
+            let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| other >= **key));
+            let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= *other));
+            match (of_row, of_entry) {
+                (Some((key, _)), _) => key.clone_into(&mut now),
+                (None, Some((key, _))) => key.write_to(&mut now),
+                (None, None) => return Ok(SavedRange { keys, bytes, end: None }),
+            }
+            let key = &now[..];
             if key < from || (keys > 0 && key <= &last[..]) {
                 return Err(Error::corrupt("the keys of the saved index are out of order"));
             }
@@ -193,8 +197,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                 }
             }
             keys += 1;
-            last.clear();
-            last.extend_from_slice(key);
+            std::mem::swap(&mut now, &mut last);
             if of_row.is_some() {
                 row = rows.next()?;
             }

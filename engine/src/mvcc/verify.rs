@@ -39,7 +39,7 @@ pub fn verify(store: &Store) -> Result<Summary> {
             changes_above += u64::from(change.revision.main > reader.compact_revision());
             let Some(meta) = change.live() else { continue };
             let record = StoredRecord::parse(reader.record(meta.modified)?)
-                .filter(|record| record.key == key)
+                .filter(|record| key == *record.key)
                 .filter(|record| record.stamp.mod_revision == meta.modified.main)
                 .filter(|record| record.stamp.create_revision == meta.create_revision)
                 .filter(|record| record.stamp.version == meta.version);

@@ -48,14 +48,17 @@ fn keys(out: &mut String, reader: Reader<'_>, at: i64) {
     for (key, meta) in reader.scan(KeyRange::ALL, at, Direction::Forward) {
         let record = StoredRecord::parse(reader.record(meta.modified).unwrap()).unwrap();
         let (revision, stamp) = (meta.modified, record.stamp);
-        assert_eq!((record.key, stamp.mod_revision, stamp.version), (key, revision.main, meta.version));
+        assert_eq!(
+            (record.key, stamp.mod_revision, stamp.version),
+            (&key.to_vec()[..], revision.main, meta.version)
+        );
         assert_eq!(stamp.create_revision, meta.create_revision);
         let (created, version, lease) = (meta.create_revision, meta.version, stamp.lease);
         let value = shown(record.value);
         writeln!(
             out,
             "{} = {value}: {created} {}.{} {version} {lease}",
-            shown(key),
+            shown(record.key),
             revision.main,
             revision.sub
         )

@@ -244,7 +244,7 @@ async fn find_created(view: &View, prefix: &Bytes, wanted: Created) -> Option<(B
     loop {
         let mut steps = limits::STEPS_PER_TURN_MIN;
         if let Some(found) = search.step(&mut steps) {
-            return found.map(|(key, meta)| (Bytes::copy_from_slice(key), meta));
+            return found.map(|(key, meta)| (key.to_vec().into(), meta));
         }
         give_way().await;
     }

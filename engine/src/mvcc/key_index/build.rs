@@ -19,7 +19,7 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
         if keys.is_empty() {
             break;
         }
-        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Bytes(key.as_ref())));
+        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::bytes(key.as_ref())));
         let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
         let first = if is_sorted { key_behind(&level, leaf.key_ref(0))? } else { return None };
         level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
@@ -32,7 +32,7 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
 fn key_behind(level: &[NewChild], begin: KeyRef<'_>) -> Option<Key> {
     let Some(before) = level.last() else { return Some(Key::default()) };
     let last = before.child.node.last_key()?;
-    (last.bytes() < begin.bytes()).then(|| between(last.bytes(), begin))
+    (last.key() < begin.key()).then(|| between(last.key(), begin))
 }
 
 /// The tree of these nodes of one level.

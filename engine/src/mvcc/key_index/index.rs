@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::build;
+use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -224,12 +225,12 @@ impl IndexRoot {
     }
 
     /// All keys with their histories, dead ones included, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyHistory)> {
+    pub fn entries(&self) -> impl Iterator<Item = (IndexKey<'_>, &KeyHistory)> {
         node::IndexEntries::new(&self.node).map(|entry| (entry.key, entry.history))
     }
 
     /// All keys from `key` on with their histories, dead ones included, in order.
-    pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &KeyHistory)> + use<'_> {
+    pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (IndexKey<'_>, &KeyHistory)> + use<'_> {
         node::IndexEntries::from(&self.node, key).map(|entry| (entry.key, entry.history))
     }
 

@@ -1,12 +1,14 @@
 //! The keys of a node, and how one of them is found.
 //!
 //! All keys of a node lie in one piece of memory, which the copies of the node share: a change of a
-//! history copies no key, and a key that comes or goes has the piece made anew. Four bytes of each
-//! key lie in front, its tag: the first in which keys of this node can differ. Most searches look
-//! at tags and at one key; where tags do not tell the keys apart, at a few more.
+//! history copies no key, and a key that comes or goes has the piece made anew. The bytes that all
+//! of them begin with are there once. Four bytes of each key lie in front, its tag: the first in
+//! which keys of this node can differ. Most searches look at tags and at one key; where tags do not
+//! tell the keys apart, at a few more.
 //!
 //! ```text
-//! u32 tag of each key | u16 where each key ends, counted from the first | the keys
+//! u32 tag of each key | u16 where each key ends, counted from the first | the common beginning
+//!   | the rest of each key; all of one that says nothing
 //! ```
 //!
 //! Keys that are too many bytes for that have memory of their own each; their tags lie together
@@ -15,6 +17,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
+
+use crate::mvcc::key_index::key::IndexKey;
 
 /// A key with memory of its own.
 pub type Key = Arc<[u8]>;
@@ -26,27 +30,30 @@ const TAG: usize = size_of::<u32>();
 const END: usize = size_of::<u16>();
 const _: () = assert!(PACKED_BYTES_MAX <= u16::MAX as usize);
 
-/// A key on its way into a node.
+/// A key on its way into a node or out of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeyRef<'k> {
-    Bytes(&'k [u8]),
+    Parts(IndexKey<'k>),
     /// With memory of its own, which can be shared.
     Own(&'k Key),
 }
 
-/// How many bytes of two keys are compared at once.
-const BLOCK: usize = 64;
-
 /// The keys of a node, in order. Some at the front may say nothing and are not searched.
 #[derive(Debug, Clone)]
 pub(super) enum Keys {
-    Packed {
-        bytes: Arc<[u8]>,
-        len: u16,
-        /// Bytes that all searched keys begin with; tags are what follows.
-        same: u16,
-    },
+    Packed(PackedKeys),
     Apart(Arc<KeysApart>),
+}
+
+/// Keys in one piece of memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PackedKeys {
+    bytes: Arc<[u8]>,
+    len: u16,
+    /// Bytes that all searched keys begin with; tags are what follows.
+    same: u16,
+    /// Keys at the front that say nothing, and that lie there whole.
+    unsearched: u8,
 }
 
 /// Keys with memory of their own each.
@@ -61,16 +68,21 @@ pub(super) struct KeysApart {
 }
 
 impl<'k> KeyRef<'k> {
-    pub(super) fn bytes(self) -> &'k [u8] {
+    /// A key in one piece.
+    pub(super) fn bytes(bytes: &'k [u8]) -> Self {
+        Self::Parts(IndexKey::from(bytes))
+    }
+
+    pub(super) fn key(self) -> IndexKey<'k> {
         match self {
-            Self::Bytes(bytes) => bytes,
-            Self::Own(key) => key,
+            Self::Parts(key) => key,
+            Self::Own(key) => IndexKey::from(&**key),
         }
     }
 
     pub(super) fn to_key(self) -> Key {
         match self {
-            Self::Bytes(bytes) => Key::from(bytes),
+            Self::Parts(key) => Key::from(key.to_vec()),
             Self::Own(key) => Arc::clone(key),
         }
     }
@@ -78,7 +90,7 @@ impl<'k> KeyRef<'k> {
 
 impl Default for Keys {
     fn default() -> Self {
-        Self::Packed { bytes: Arc::default(), len: 0, same: 0 }
+        Self::Packed(PackedKeys::default())
     }
 }
 
@@ -87,33 +99,21 @@ impl Keys {
     pub(super) fn new<'k>(keys: impl Iterator<Item = KeyRef<'k>> + Clone, unsearched: usize) -> Self {
         let (mut len, mut total) = (0, 0);
         for key in keys.clone() {
-            (len, total) = (len + 1, total + key.bytes().len());
+            (len, total) = (len + 1, total + key.key().len());
         }
         if total > PACKED_BYTES_MAX {
             return Self::Apart(Arc::new(KeysApart::new(keys.map(KeyRef::to_key).collect(), unsearched)));
         }
-        let same = same(keys.clone().map(KeyRef::bytes), unsearched);
-        let bytes = laid_out(len * (TAG + END) + total, |all| {
-            let (mut tags, rest) = all.split_at_mut(len * TAG);
-            let (mut ends, mut packed) = rest.split_at_mut(len * END);
-            let mut end = 0;
-            for (at, key) in keys.map(KeyRef::bytes).enumerate() {
-                let tag = if at < unsearched { 0 } else { tag(key, same) };
-                end += key.len();
-                put(&mut tags, &tag.to_le_bytes());
-                put(&mut ends, &short(end).to_be_bytes());
-                put(&mut packed, key);
-            }
-        });
-        Self::Packed { bytes, len: short(len), same: short(same) }
+        Self::Packed(PackedKeys::new(keys.map(KeyRef::key), len, unsearched))
     }
 
     /// Adds a key, which is the one at `at` then.
     pub(super) fn insert(&mut self, at: usize, key: KeyRef<'_>, unsearched: usize) {
-        if let Self::Apart(keys) = self {
-            return Arc::make_mut(keys).insert(at, key.to_key(), unsearched);
-        }
-        *self = self.with_tag(at, key.bytes(), unsearched).unwrap_or_else(|| {
+        let with_tag = match self {
+            Self::Apart(keys) => return Arc::make_mut(keys).insert(at, key.to_key(), unsearched),
+            Self::Packed(keys) => keys.with_tag(at, key.key()).map(Self::Packed),
+        };
+        *self = with_tag.unwrap_or_else(|| {
             let (before, behind) = (self.range(0..at), self.range(at..self.len()));
             Self::new(before.chain(std::iter::once(key)).chain(behind), unsearched)
         });
@@ -128,44 +128,16 @@ impl Keys {
         *self = Self::new(self.range(0..at).chain(self.range(at + 1..self.len())), unsearched);
     }
 
-    /// Packed keys and one more where the tags of the others stay, which is usual: copies the
-    /// pieces.
-    fn with_tag(&self, at: usize, key: &[u8], unsearched: usize) -> Option<Self> {
-        let Self::Packed { bytes, len, same } = self else { return None };
-        let (len, same) = (usize::from(*len), usize::from(*same));
-        let (tags, rest) = bytes.split_at(len * TAG);
-        let (ends, packed) = rest.split_at(len * END);
-        let total = packed.len() + key.len();
-        let stay = tags_stay(key, at, unsearched..len, same, |at| packed_key(bytes, len, at));
-        if !stay || total > PACKED_BYTES_MAX {
-            return None;
-        }
-        let begin = packed_begin(ends, at);
-        let bytes = laid_out((len + 1) * (TAG + END) + total, |mut out| {
-            put(&mut out, &tags[..at * TAG]);
-            put(&mut out, &tag(key, same).to_le_bytes());
-            put(&mut out, &tags[at * TAG..]);
-            put(&mut out, &ends[..at * END]);
-            for at in at..=len {
-                put(&mut out, &short(packed_begin(ends, at) + key.len()).to_be_bytes());
-            }
-            put(&mut out, &packed[..begin]);
-            put(&mut out, key);
-            put(&mut out, &packed[begin..]);
-        });
-        Some(Self::Packed { bytes, len: short(len + 1), same: short(same) })
-    }
-
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Packed { len, .. } => usize::from(*len),
+            Self::Packed(keys) => keys.len(),
             Self::Apart(apart) => apart.keys.len(),
         }
     }
 
     pub(super) fn get(&self, at: usize) -> KeyRef<'_> {
         match self {
-            Self::Packed { bytes, len, .. } => KeyRef::Bytes(packed_key(bytes, usize::from(*len), at)),
+            Self::Packed(keys) => KeyRef::Parts(keys.get(at)),
             Self::Apart(apart) => KeyRef::Own(&apart.keys[at]),
         }
     }
@@ -174,28 +146,104 @@ impl Keys {
         range.map(|at| self.get(at))
     }
 
-    /// The first of the searched keys that is not `before`, which goes by their order to `key`.
-    pub(super) fn first_where(&self, key: &[u8], unsearched: usize, before: impl Fn(&[u8]) -> bool) -> usize {
+    /// The first of the searched keys that is not `before`, which is told how a key compares with
+    /// `key` and goes by their order.
+    pub(super) fn first_where(&self, key: &[u8], unsearched: usize, before: fn(Ordering) -> bool) -> usize {
         let searched = unsearched..self.len();
         if searched.is_empty() {
             return self.len();
         }
         match self {
-            Self::Packed { bytes, same, .. } => Tagged {
-                same: usize::from(*same),
-                below: |range, wanted| packed_tags_below(bytes, range, wanted),
-                tag_at: |at| packed_tag(bytes, at),
-                key_at: |at| packed_key(bytes, searched.end, at),
+            Self::Packed(keys) => Tagged {
+                begin: keys.begin(),
+                below: |range, wanted| packed_tags_below(&keys.bytes, range, wanted),
+                tag_at: |at| packed_tag(&keys.bytes, at),
+                rest_at: |at| keys.piece(at),
             }
-            .first_where(key, searched.clone(), before),
+            .first_where(key, searched, before),
             Self::Apart(apart) => Tagged {
-                same: apart.same,
+                begin: &apart.keys[unsearched][..apart.same],
                 below: |range, wanted| partition(range, |at| apart.tags[at] < wanted),
                 tag_at: |at: usize| apart.tags[at],
-                key_at: |at: usize| &*apart.keys[at],
+                rest_at: |at: usize| &apart.keys[at][apart.same..],
             }
             .first_where(key, searched, before),
         }
+    }
+}
+
+impl PackedKeys {
+    /// These keys, so many, which are in order, so many at the front apart.
+    fn new<'k>(keys: impl Iterator<Item = IndexKey<'k>> + Clone, len: usize, unsearched: usize) -> Self {
+        let same = same(keys.clone(), unsearched);
+        let begin = |at: usize| if at < unsearched { 0 } else { same };
+        let total: usize = keys.clone().enumerate().map(|(at, key)| key.len() - begin(at)).sum();
+        let common = if len > unsearched { same } else { 0 };
+        let bytes = laid_out(len * (TAG + END) + common + total, |all| {
+            let (mut tags, rest) = all.split_at_mut(len * TAG);
+            let (mut ends, mut packed) = rest.split_at_mut(len * END);
+            let mut end = 0;
+            if let Some(first) = keys.clone().nth(unsearched) {
+                put_key(&mut packed, first.until(same));
+            }
+            for (at, key) in keys.enumerate() {
+                let rest = key.behind(begin(at));
+                let tag = if at < unsearched { 0 } else { tag(rest) };
+                end += rest.len();
+                put(&mut tags, &tag.to_le_bytes());
+                put(&mut ends, &short(end).to_be_bytes());
+                put_key(&mut packed, rest);
+            }
+        });
+        let unsearched = u8::try_from(unsearched.min(len)).expect("few keys say nothing");
+        Self { bytes, len: short(len), same: short(common), unsearched }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// What all searched keys begin with.
+    fn begin(&self) -> &[u8] {
+        &self.bytes[self.len() * (TAG + END)..][..usize::from(self.same)]
+    }
+
+    /// What is there of one key alone.
+    fn piece(&self, at: usize) -> &[u8] {
+        let (ends, keys) = self.bytes[self.len() * TAG..].split_at(self.len() * END);
+        &keys[usize::from(self.same)..][packed_begin(ends, at)..packed_begin(ends, at + 1)]
+    }
+
+    fn get(&self, at: usize) -> IndexKey<'_> {
+        let begin = if at < usize::from(self.unsearched) { &[] } else { self.begin() };
+        IndexKey::new(begin, self.piece(at))
+    }
+
+    /// The keys and one more where the tags of the others stay, which is usual: copies the pieces.
+    fn with_tag(&self, at: usize, key: IndexKey<'_>) -> Option<Self> {
+        let (len, same, unsearched) = (self.len(), usize::from(self.same), usize::from(self.unsearched));
+        let stay = len >= unsearched + 2 && at >= unsearched && key.starts_with(self.begin());
+        let (tags, rest) = self.bytes.split_at(len * TAG);
+        let (ends, packed) = rest.split_at(len * END);
+        let all = packed.len() + (len - unsearched).saturating_sub(1) * same + key.len();
+        if !stay || all > PACKED_BYTES_MAX {
+            return None;
+        }
+        let key = key.behind(same);
+        let begin = same + packed_begin(ends, at);
+        let bytes = laid_out((len + 1) * (TAG + END) + packed.len() + key.len(), |mut out| {
+            put(&mut out, &tags[..at * TAG]);
+            put(&mut out, &tag(key).to_le_bytes());
+            put(&mut out, &tags[at * TAG..]);
+            put(&mut out, &ends[..at * END]);
+            for at in at..=len {
+                put(&mut out, &short(packed_begin(ends, at) + key.len()).to_be_bytes());
+            }
+            put(&mut out, &packed[..begin]);
+            put_key(&mut out, key);
+            put(&mut out, &packed[begin..]);
+        });
+        Some(Self { bytes, len: short(len + 1), ..*self })
     }
 }
 
@@ -208,18 +256,19 @@ impl KeysApart {
     }
 
     fn set_tags(&mut self, unsearched: usize) {
-        self.same = same(self.keys.iter().map(|key| &**key), unsearched);
-        let tag = |(at, key): (usize, &Key)| if at < unsearched { 0 } else { tag(key, self.same) };
+        self.same = same(self.keys.iter().map(|key| IndexKey::from(&**key)), unsearched);
+        let tag = |(at, key): (usize, &Key)| if at < unsearched { 0 } else { tag_of(&key[self.same..]) };
         self.tags = self.keys.iter().enumerate().map(tag).collect();
     }
 
     /// Adds a key; its tag alone if those of the others stay.
     fn insert(&mut self, at: usize, key: Key, unsearched: usize) {
         self.total += key.len();
-        let searched = unsearched..self.keys.len();
-        let stay = tags_stay(&key, at, searched, self.same, |at| &*self.keys[at]);
+        let searched = &self.keys[unsearched.min(self.keys.len())..];
+        // One alone begins like itself, and says nothing of another.
+        let stay = at >= unsearched && searched.len() >= 2 && key.starts_with(&searched[0][..self.same]);
         if stay {
-            self.tags.insert(at, tag(&key, self.same));
+            self.tags.insert(at, tag_of(&key[self.same..]));
         }
         self.keys.insert(at, key);
         if !stay {
@@ -238,55 +287,40 @@ impl KeysApart {
     }
 }
 
-/// Whether the searched keys keep their tags beside a key that comes to `at`: it begins as all of
-/// them do. One alone begins like itself.
-fn tags_stay<'k>(
-    key: &[u8],
-    at: usize,
-    searched: Range<usize>,
-    same: usize,
-    key_at: impl Fn(usize) -> &'k [u8],
-) -> bool {
-    at >= searched.start && searched.len() >= 2 && {
-        let neighbour = key_at(if at > searched.start { at - 1 } else { at });
-        key.get(..same) == Some(&neighbour[..same])
-    }
-}
-
 /// Keys that are searched by their tags.
-struct Tagged<B, T, K> {
-    /// Bytes that all of them begin with.
-    same: usize,
+struct Tagged<'k, B, T, R> {
+    /// What all of them begin with.
+    begin: &'k [u8],
     /// The first of a range whose tag is not below one.
     below: B,
     tag_at: T,
-    key_at: K,
+    /// What follows the beginning.
+    rest_at: R,
 }
 
-impl<'k, B, T, K> Tagged<B, T, K>
+impl<'k, B, T, R> Tagged<'k, B, T, R>
 where
     B: Fn(Range<usize>, u32) -> usize,
     T: Fn(usize) -> u32,
-    K: Fn(usize) -> &'k [u8],
+    R: Fn(usize) -> &'k [u8],
 {
     /// The first of these, of which there are some, that is not `before`.
-    fn first_where(&self, key: &[u8], searched: Range<usize>, before: impl Fn(&[u8]) -> bool) -> usize {
-        let Self { same, below, tag_at, key_at } = self;
-        let wanted = tag(key, *same);
-        let low = below(searched.clone(), wanted);
-        // All begin alike: the one that is likely to be looked at anyway says how.
-        let begin = &key_at(low.min(searched.end - 1))[..*same];
-        match key[..key.len().min(*same)].cmp(begin) {
+    fn first_where(&self, key: &[u8], searched: Range<usize>, before: fn(Ordering) -> bool) -> usize {
+        let Self { begin, below, tag_at, rest_at } = self;
+        let (front, rest) = key.split_at(key.len().min(begin.len()));
+        match front.cmp(begin) {
             Ordering::Less => return searched.start,
             Ordering::Greater => return searched.end,
             Ordering::Equal => {}
         }
+        let wanted = tag_of(rest);
+        let low = below(searched.clone(), wanted);
         let is_alike = |at: usize| tag_at(at) == wanted;
         let high = match low + 1 {
             next if next < searched.end && is_alike(next) => partition(next..searched.end, is_alike),
             next => next.min(searched.end),
         };
-        partition(low..high, |at| is_alike(at) && before(key_at(at)))
+        partition(low..high, |at| is_alike(at) && before(rest_at(at).cmp(rest)))
     }
 }
 
@@ -317,11 +351,6 @@ fn packed_tag(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*tag)
 }
 
-fn packed_key(bytes: &[u8], len: usize, at: usize) -> &[u8] {
-    let (ends, keys) = bytes[len * TAG..].split_at(len * END);
-    &keys[packed_begin(ends, at)..packed_begin(ends, at + 1)]
-}
-
 /// Where a key begins: at the end of the one before.
 fn packed_begin(ends: &[u8], at: usize) -> usize {
     let Some(before) = at.checked_sub(1) else { return 0 };
@@ -343,6 +372,10 @@ fn put(place: &mut &mut [u8], bytes: &[u8]) {
     *place = rest;
 }
 
+fn put_key(place: &mut &mut [u8], key: IndexKey<'_>) {
+    key.parts().iter().for_each(|part| put(place, part));
+}
+
 /// A number that is bounded by the bytes of packed keys.
 fn short(number: usize) -> u16 {
     u16::try_from(number).expect("packed keys are short")
@@ -350,32 +383,23 @@ fn short(number: usize) -> u16 {
 
 /// A short key that is above `before` and not above `key`: the key itself where most of it would be
 /// copied, and it can be shared.
-pub(super) fn between(before: &[u8], key: KeyRef<'_>) -> Key {
-    let begin = &key.bytes()[..common(before, key.bytes()) + 1];
+pub(super) fn between(before: IndexKey<'_>, key: KeyRef<'_>) -> Key {
+    let begin = key.key().until(before.common(key.key()) + 1);
     match key {
         KeyRef::Own(own) if begin.len() > own.len() / 2 => Key::clone(own),
-        _ => Key::from(begin),
+        _ => Key::from(begin.to_vec()),
     }
 }
 
-/// How many bytes two keys begin with alike.
-fn common(one: &[u8], other: &[u8]) -> usize {
-    let blocks = one.chunks_exact(BLOCK).zip(other.chunks_exact(BLOCK));
-    let alike = BLOCK * blocks.take_while(|(one, other)| one == other).count();
-    let rest = one[alike..].iter().zip(&other[alike..]);
-    alike + rest.take_while(|(one, other)| one == other).count()
-}
-
 /// How many bytes all searched ones of these keys, which are in order, begin with alike.
-fn same<'k>(keys: impl Iterator<Item = &'k [u8]>, unsearched: usize) -> usize {
+fn same<'k>(keys: impl Iterator<Item = IndexKey<'k>>, unsearched: usize) -> usize {
     let mut searched = keys.skip(unsearched);
-    let first = searched.next().unwrap_or_default();
-    common(first, searched.last().unwrap_or(first))
+    let Some(first) = searched.next() else { return 0 };
+    first.common(searched.last().unwrap_or(first))
 }
 
-/// Four bytes of a key from `from` on, as a number that is ordered as they are.
-fn tag(key: &[u8], from: usize) -> u32 {
-    let rest = key.get(from..).unwrap_or_default();
+/// The first four bytes, as a number that is ordered as they are.
+fn tag_of(rest: &[u8]) -> u32 {
     if let Some(bytes) = rest.first_chunk::<TAG>() {
         return u32::from_be_bytes(*bytes);
     }
@@ -384,11 +408,23 @@ fn tag(key: &[u8], from: usize) -> u32 {
     u32::from_be_bytes(bytes)
 }
 
+fn tag(rest: IndexKey<'_>) -> u32 {
+    match rest.parts() {
+        [[], whole] => tag_of(whole),
+        [begin, _] if begin.len() >= TAG => tag_of(begin),
+        _ => tag_of(&rest.until(TAG.min(rest.len())).to_vec()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    thread_local! {
+        static LOOKS: Cell<u32> = const { Cell::new(0) };
+    }
 
     /// Keys so long that they are not packed, which differ in their last bytes.
     fn long_keys() -> Vec<Key> {
@@ -405,12 +441,12 @@ mod tests {
         for keys in [made, grown] {
             assert!(matches!(keys, Keys::Apart(_)));
             for (at, key) in all.iter().enumerate() {
-                let looks = Cell::new(0);
-                let found = keys.first_where(key, 0, |other| {
-                    looks.set(looks.get() + 1);
-                    other < &**key
+                LOOKS.set(0);
+                let found = keys.first_where(key, 0, |order| {
+                    LOOKS.set(LOOKS.get() + 1);
+                    order == Ordering::Less
                 });
-                assert!(found == at && looks.get() <= 2, "key {at}: {found} after {looks:?} looks");
+                assert!(found == at && LOOKS.get() <= 2, "key {at}: {found} after {LOOKS:?} looks");
             }
         }
     }
@@ -420,7 +456,7 @@ mod tests {
     fn long_keys_that_are_not_shared_are_changed_where_they_are() {
         let place = |keys: &Keys| match keys {
             Keys::Apart(apart) => Arc::as_ptr(apart),
-            Keys::Packed { .. } => panic!("the keys are packed"),
+            Keys::Packed(_) => panic!("the keys are packed"),
         };
         let all = long_keys();
         let mut keys = Keys::new(all[..20].iter().map(KeyRef::Own), 0);
@@ -437,18 +473,6 @@ mod tests {
     }
 
     #[test]
-    fn keys_begin_alike_up_to_where_they_differ() {
-        for len in [0, 1, 63, 64, 65, 128, 200] {
-            let one = vec![7; len];
-            for differs in 0..=len {
-                let mut other = [&one[..], &[8]].concat();
-                other[differs] = 9;
-                assert_eq!((common(&one, &other), common(&other, &one)), (differs, differs));
-            }
-        }
-    }
-
-    #[test]
     fn a_key_between_two_is_as_short_as_can_be() {
         let pairs: [(&[u8], &[u8], &[u8]); 6] = [
             (b"", b"key", b"k"),
@@ -459,7 +483,7 @@ mod tests {
             (b"key/1", b"key/2", b"key/2"),
         ];
         for (before, key, expected) in pairs {
-            let cut = between(before, KeyRef::Bytes(key));
+            let cut = between(IndexKey::from(before), KeyRef::bytes(key));
             assert_eq!(&*cut, expected, "between {before:?} and {key:?}");
             assert!(before < &*cut && &*cut <= key);
         }
@@ -469,10 +493,11 @@ mod tests {
     fn a_key_between_two_is_shared_where_most_of_it_would_be_copied() {
         let key = Key::from([&[b'k'; 100][..], b"2", &[b'z'; 100]].concat());
         let (half, most) = ([b'k'; 99], [b'k'; 101]);
-        let cut = between(&half, KeyRef::Own(&key));
+        let cut = between(IndexKey::from(&half[..]), KeyRef::Own(&key));
         assert!(half[..] < *cut && *cut == key[..100], "{cut:?}");
         let key = Key::from([&[b'k'; 101][..], &[b'z'; 99]].concat());
-        assert!(Arc::ptr_eq(&between(&most, KeyRef::Own(&key)), &key));
-        assert_eq!(&*between(&most, KeyRef::Bytes(&key)), &key[..102]);
+        let most = IndexKey::from(&most[..]);
+        assert!(Arc::ptr_eq(&between(most, KeyRef::Own(&key)), &key));
+        assert_eq!(&*between(most, KeyRef::bytes(&key)), &key[..102]);
     }
 }

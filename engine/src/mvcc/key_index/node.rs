@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
+use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::row::{Item, Row};
 use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a leaf copies this many histories
-/// of 32 B: small enough that a change after each publication costs about a microsecond.
+/// of 24 B: small enough that a change after each publication costs about a microsecond.
 pub(super) const FANOUT: usize = 32;
 /// A node with fewer entries or children is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
@@ -27,7 +28,7 @@ const _: () = assert!(size_of::<IndexNode>() == 48);
 /// A key and its history, as a leaf holds them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IndexEntry<'i> {
-    pub(super) key: &'i [u8],
+    pub(super) key: IndexKey<'i>,
     pub(super) history: &'i KeyHistory,
 }
 
@@ -166,7 +167,7 @@ impl<'i> Subtree<'i> {
     ) -> impl Iterator<Item = IndexEntry<'i>> + use<'i> {
         let from = if self.begins { entries.not_below(range.start()) } else { 0 };
         let rest = (from..entries.len()).map(|at| entries.entry(at));
-        rest.take_while(move |entry| range.ends_after(entry.key))
+        rest.take_while(move |entry| entry.key.is_before_end(range))
     }
 
     /// The parts of a branch of which something may be in the range.
@@ -205,7 +206,7 @@ impl Row<KeyHistory> {
     /// Where a key is.
     fn find(&self, key: &[u8]) -> Option<usize> {
         let at = self.not_below(key);
-        (at < self.len() && self.key(at) == key).then_some(at)
+        (at < self.len() && self.key(at) == *key).then_some(at)
     }
 }
 
@@ -220,11 +221,11 @@ impl IndexNode {
     pub(super) fn above(left: Arc<Self>, right: NewChild) -> Self {
         let NewChild { first, child } = right;
         debug_assert!(
-            left.last_key().is_none_or(|last| last.bytes() < &*first),
+            left.last_key().is_none_or(|last| last.key() < first[..]),
             "the halves of a root are out of order"
         );
         let left = Child { totals: left.totals(), node: left };
-        Self::Branch(Row::new(vec![left, child], [KeyRef::Bytes(&[]), KeyRef::Own(&first)].into_iter()))
+        Self::Branch(Row::new(vec![left, child], [KeyRef::bytes(&[]), KeyRef::Own(&first)].into_iter()))
     }
 
     pub(super) fn branches_above_leaves(&self) -> usize {
@@ -391,7 +392,7 @@ fn update_below(
     match node {
         IndexNode::Leaf(entries) => {
             let at = entries.not_below(key);
-            if at < entries.len() && entries.key(at) == key {
+            if at < entries.len() && entries.key(at) == *key {
                 let history = &mut entries[at];
                 let before = Some(history.newest());
                 let added = change(Some(history));
@@ -401,7 +402,7 @@ fn update_below(
             }
             let history = change(None)?;
             *done = Some(KeyUpdate { before: None, after: history.newest() });
-            entries.insert(at, KeyRef::Bytes(key), history);
+            entries.insert(at, KeyRef::bytes(key), history);
             node.divide(at)
         }
         IndexNode::Branch(children) => {

@@ -1,7 +1,9 @@
 //! The row of a node: its histories or children in the order of their keys.
 
+use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
 
+use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::keys::{KeyRef, Keys};
 
 /// An item of a row.
@@ -54,8 +56,8 @@ impl<T: Item> Row<T> {
         std::mem::take(&mut self.items).into_vec()
     }
 
-    pub(super) fn key(&self, at: usize) -> &[u8] {
-        self.keys.get(at).bytes()
+    pub(super) fn key(&self, at: usize) -> IndexKey<'_> {
+        self.keys.get(at).key()
     }
 
     pub(super) fn key_ref(&self, at: usize) -> KeyRef<'_> {
@@ -97,12 +99,12 @@ impl<T: Item> Row<T> {
 
     /// The first item whose key is not below `key`.
     pub(super) fn not_below(&self, key: &[u8]) -> usize {
-        self.keys.first_where(key, T::UNSEARCHED, |other| other < key)
+        self.keys.first_where(key, T::UNSEARCHED, |order| order == Ordering::Less)
     }
 
     /// The first item whose key is above `key`.
     pub(super) fn above(&self, key: &[u8]) -> usize {
-        self.keys.first_where(key, T::UNSEARCHED, |other| other <= key)
+        self.keys.first_where(key, T::UNSEARCHED, |order| order != Ordering::Greater)
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
     impl<const FROM: usize> Twin<FROM> {
         fn check(&self, random: &mut Random, is_long: bool) {
             let Self { row, keys } = self;
-            assert!((0..row.len()).map(|at| row.key(at)).eq(keys.iter().map(|key| &key[..])));
+            assert!((0..row.len()).map(|at| row.key(at).to_vec()).eq(keys.iter().cloned()));
             assert_eq!(row.keys.len(), keys.len());
             let from = FROM.min(keys.len());
             let searched = &keys[from..];
@@ -174,7 +176,7 @@ mod tests {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let keys = vec![b"zzz".to_vec(); FROM];
-            let row = Row::new(vec![Nothing::<FROM>; FROM], keys.iter().map(|key| KeyRef::Bytes(key)));
+            let row = Row::new(vec![Nothing::<FROM>; FROM], keys.iter().map(|key| KeyRef::bytes(key)));
             let mut twin = Twin { row, keys };
             for _ in 0..60 {
                 let key = random_key(&mut random, is_long);
@@ -194,12 +196,12 @@ mod tests {
                         if random.one_in(2) {
                             // The first key of the right row may have said nothing, but it is true.
                             let first = right.keys.first().filter(|_| random.one_in(2));
-                            twin.row.extend(&right.row, first.map(|key| KeyRef::Bytes(key)));
+                            twin.row.extend(&right.row, first.map(|key| KeyRef::bytes(key)));
                             twin.keys.extend(right.keys);
                         }
                     }
                     _ if twin.keys.get(at) != Some(&key) => {
-                        twin.row.insert(at, KeyRef::Bytes(&key), Nothing::<FROM>);
+                        twin.row.insert(at, KeyRef::bytes(&key), Nothing::<FROM>);
                         twin.keys.insert(at, key);
                     }
                     _ => {}
@@ -227,9 +229,9 @@ mod tests {
         let long = crate::mvcc::key_index::Key::from(&[7; 40_000][..]);
         let mut row: Row<Nothing<0>> = Row::default();
         row.insert(0, KeyRef::Own(&long), Nothing);
-        row.insert(0, KeyRef::Bytes(b"a"), Nothing);
+        row.insert(0, KeyRef::bytes(b"a"), Nothing);
         let right = row.split(1);
         assert!(std::sync::Arc::ptr_eq(&right.key_ref(0).to_key(), &long));
-        assert!(matches!(row.keys, Keys::Packed { .. }));
+        assert!(matches!(row.keys, Keys::Packed(_)));
     }
 }

@@ -6,6 +6,7 @@
 //! living keys.
 
 use crate::mvcc::key_history::{KeyHistory, KeyMeta};
+use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::node::{Child, IndexNode};
 use crate::mvcc::key_index::row::Row;
 use crate::mvcc::key_range::KeyRange;
@@ -31,14 +32,14 @@ pub struct Scan<'i> {
     /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
-    passed: Option<&'i [u8]>,
+    passed: Option<IndexKey<'i>>,
 }
 
 /// The result of a walk of some steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought<'i> {
     /// The next key of the range.
-    Key(&'i [u8], KeyMeta),
+    Key(IndexKey<'i>, KeyMeta),
     /// Nothing within these steps; there may be more.
     Later,
     /// The range has no more keys.
@@ -124,7 +125,7 @@ impl<'i> Scan<'i> {
 
     /// The last key that was looked at, dead or alive, inside of the range.
     #[must_use]
-    pub fn passed(&self) -> Option<&'i [u8]> {
+    pub fn passed(&self) -> Option<IndexKey<'i>> {
         self.passed
     }
 
@@ -150,8 +151,8 @@ impl<'i> Scan<'i> {
             };
             let entry = self.leaf.expect("a leaf with entries to come").entry(at);
             let inside = match self.direction {
-                Direction::Forward => self.range.ends_after(entry.key),
-                Direction::Reverse => entry.key >= self.range.start(),
+                Direction::Forward => entry.key.is_before_end(self.range),
+                Direction::Reverse => entry.key >= *self.range.start(),
             };
             if !inside {
                 self.path.clear();
@@ -168,7 +169,7 @@ impl<'i> Scan<'i> {
 }
 
 impl<'i> Iterator for Scan<'i> {
-    type Item = (&'i [u8], KeyMeta);
+    type Item = (IndexKey<'i>, KeyMeta);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

@@ -7,7 +7,9 @@ use std::cmp::Reverse;
 
 use bytes::Bytes;
 use revd_engine::mvcc::record::{Stamp, encode_put};
-use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord};
+use revd_engine::mvcc::{
+    Counting, Direction, IndexKey, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord,
+};
 use revd_engine::varint;
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -116,7 +118,7 @@ pub struct RangeRun<'a> {
     /// Keys answered so far.
     taken: u64,
     /// The last one that was passed, dead or alive, if keys come in order.
-    last_key: Option<&'a [u8]>,
+    last_key: Option<IndexKey<'a>>,
     body: Body,
     /// Keys that are gathered to be sorted.
     gathered: Hold,
@@ -217,7 +219,7 @@ impl<'a> RangeRun<'a> {
     /// How far it is, if it has passed any key.
     #[must_use]
     pub fn place(&self) -> Option<RangePosition> {
-        let next_key = [self.last_key?, &[0]].concat();
+        let next_key = self.last_key?.next();
         Some(RangePosition { at: self.at, taken: self.taken, next_key })
     }
 
@@ -415,7 +417,7 @@ pub fn stored<'r>(reader: &Reader<'r>, meta: KeyMeta) -> Result<StoredRecord<'r>
 fn push_kv(
     body: &mut Body,
     reader: &Reader<'_>,
-    key: &[u8],
+    key: IndexKey<'_>,
     meta: KeyMeta,
     keys_only: bool,
 ) -> Result<usize, Error> {
@@ -427,7 +429,7 @@ fn push_kv(
     Ok(record.len())
 }
 
-fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Result<usize, Error> {
+fn push_encoded(body: &mut Body, key: IndexKey<'_>, meta: KeyMeta, lease: i64) -> Result<usize, Error> {
     let stamp = Stamp {
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,

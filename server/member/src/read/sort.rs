@@ -8,7 +8,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use revd_engine::mvcc::KeyMeta;
+use revd_engine::mvcc::{IndexKey, KeyMeta};
 
 use crate::error::Error;
 use crate::limits;
@@ -26,7 +26,7 @@ pub(super) enum Rank<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SortEntry<'a> {
     pub(super) rank: Rank<'a>,
-    pub(super) key: &'a [u8],
+    pub(super) key: IndexKey<'a>,
     pub(super) meta: KeyMeta,
 }
 
@@ -88,7 +88,7 @@ impl PartialOrd for SortEntry<'_> {
 
 impl Ord for SortEntry<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.rank.cmp(&other.rank).then_with(|| self.key.cmp(other.key))
+        self.rank.cmp(&other.rank).then_with(|| self.key.cmp(&other.key))
     }
 }
 
@@ -224,7 +224,7 @@ mod tests {
 
     fn entry<'a>(rank: Rank<'a>, key: &'a [u8]) -> SortEntry<'a> {
         let meta = KeyMeta { create_revision: 1, modified: Revision { main: 1, sub: 0 }, version: 1 };
-        SortEntry { rank, key, meta }
+        SortEntry { rank, key: key.into(), meta }
     }
 
     fn keys(number: usize) -> Vec<Vec<u8>> {
@@ -257,7 +257,13 @@ mod tests {
                     found.extend(sorted.next_within(&mut steps).map(|entry| entry.key));
                 }
                 assert!(
-                    found.iter().eq(expected.iter().map(|(_, key)| key).take(limit)),
+                    found.iter().eq(expected
+                        .iter()
+                        .map(|(_, key)| *key)
+                        .take(limit)
+                        .map(IndexKey::from)
+                        .collect::<Vec<_>>()
+                        .iter()),
                     "{limit} of {different}"
                 );
             }

@@ -1,0 +1,219 @@
+//! A key as the index holds it: in two pieces, of which other keys share the first.
+
+use std::cmp::Ordering;
+
+use crate::mvcc::key_range::KeyRange;
+
+/// How many bytes of two keys are compared at once.
+const BLOCK: usize = 64;
+
+/// A key of the index. Its bytes are those of the two pieces, one behind the other; where they are
+/// divided says nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct IndexKey<'k> {
+    begin: &'k [u8],
+    rest: &'k [u8],
+}
+
+impl<'k> IndexKey<'k> {
+    pub(super) fn new(begin: &'k [u8], rest: &'k [u8]) -> Self {
+        Self { begin, rest }
+    }
+
+    /// Its bytes, in two pieces.
+    #[must_use]
+    pub fn parts(&self) -> [&'k [u8]; 2] {
+        [self.begin, self.rest]
+    }
+
+    /// How many bytes it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.begin.len() + self.rest.len()
+    }
+
+    /// It has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its bytes in one piece.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.parts().concat()
+    }
+
+    /// The smallest key behind it.
+    #[must_use]
+    pub fn next(&self) -> Vec<u8> {
+        [self.begin, self.rest, &[0]].concat()
+    }
+
+    /// Puts it in one piece in place of what was there.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.begin);
+        out.extend_from_slice(self.rest);
+    }
+
+    /// Whether it begins with these bytes.
+    #[must_use]
+    pub fn starts_with(&self, bytes: &[u8]) -> bool {
+        let (front, behind) = bytes.split_at(bytes.len().min(self.begin.len()));
+        self.begin.starts_with(front) && self.rest.starts_with(behind)
+    }
+
+    /// Whether it lies before the end of a range; the start is not looked at.
+    pub(super) fn is_before_end(&self, range: KeyRange<'_>) -> bool {
+        match range {
+            KeyRange::One(one) => *self <= *one,
+            KeyRange::Span { end, .. } => *self < *end,
+            KeyRange::From(_) => true,
+        }
+    }
+
+    /// Its first bytes, so many; all if it has fewer.
+    #[must_use]
+    pub fn until(self, len: usize) -> Self {
+        let in_begin = len.min(self.begin.len());
+        let in_rest = (len - in_begin).min(self.rest.len());
+        Self { begin: &self.begin[..in_begin], rest: &self.rest[..in_rest] }
+    }
+
+    /// What follows its first bytes, so many, which it must have.
+    #[must_use]
+    pub(super) fn behind(self, at: usize) -> Self {
+        let in_begin = at.min(self.begin.len());
+        Self { begin: &self.begin[in_begin..], rest: &self.rest[at - in_begin..] }
+    }
+
+    /// How many bytes both begin with alike.
+    #[must_use]
+    pub(super) fn common(self, other: Self) -> usize {
+        let (mut one, mut other) = (self, other);
+        let mut alike = 0;
+        loop {
+            // The pieces that come next; of an empty first one, the second.
+            let (mine, theirs) = (one.front(), other.front());
+            let len = mine.len().min(theirs.len());
+            let same = common(&mine[..len], &theirs[..len]);
+            alike += same;
+            if same < len || len == 0 {
+                return alike;
+            }
+            (one, other) = (one.behind(len), other.behind(len));
+        }
+    }
+
+    fn front(&self) -> &'k [u8] {
+        if self.begin.is_empty() { self.rest } else { self.begin }
+    }
+}
+
+impl<'k> From<&'k [u8]> for IndexKey<'k> {
+    fn from(bytes: &'k [u8]) -> Self {
+        Self { begin: &[], rest: bytes }
+    }
+}
+
+impl PartialEq for IndexKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for IndexKey<'_> {}
+
+impl PartialOrd for IndexKey<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for IndexKey<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let alike = self.common(*other);
+        let (one, other) = (self.behind(alike), other.behind(alike));
+        one.front().cmp(other.front())
+    }
+}
+
+impl PartialEq<[u8]> for IndexKey<'_> {
+    fn eq(&self, other: &[u8]) -> bool {
+        self.len() == other.len() && self.starts_with(other)
+    }
+}
+
+impl PartialOrd<[u8]> for IndexKey<'_> {
+    fn partial_cmp(&self, other: &[u8]) -> Option<Ordering> {
+        let (front, behind) = other.split_at(other.len().min(self.begin.len()));
+        let order = self.begin.cmp(front);
+        Some(order.then_with(|| self.rest.cmp(behind)))
+    }
+}
+
+/// How many bytes two slices begin with alike.
+fn common(one: &[u8], other: &[u8]) -> usize {
+    let blocks = one.chunks_exact(BLOCK).zip(other.chunks_exact(BLOCK));
+    let alike = BLOCK * blocks.take_while(|(one, other)| one == other).count();
+    let rest = one[alike..].iter().zip(&other[alike..]);
+    alike + rest.take_while(|(one, other)| one == other).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    /// The same bytes, divided anywhere.
+    fn divided(bytes: &[u8], random: &mut Random) -> usize {
+        usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap()
+    }
+
+    /// Wherever they are divided, keys are those of their bytes.
+    #[test]
+    fn two_pieces_are_as_good_as_one() {
+        let mut random = Random::new(1);
+        let bytes = |random: &mut Random| -> Vec<u8> {
+            let len = [3, 9, 70, 140][usize::try_from(random.below(4)).unwrap()];
+            let same = vec![7; usize::try_from(random.below(len)).unwrap()];
+            let rest =
+                (0..random.below(3)).map(|_| [6, 7, 8, 255][usize::try_from(random.below(4)).unwrap()]);
+            same.into_iter().chain(rest).collect()
+        };
+        for _ in 0..20_000 {
+            let (one, other) = (bytes(&mut random), bytes(&mut random));
+            let (at, there) = (divided(&one, &mut random), divided(&other, &mut random));
+            let (mine, theirs) =
+                (IndexKey::new(&one[..at], &one[at..]), IndexKey::new(&other[..there], &other[there..]));
+            let (is_less, alike) = (one < other, one.iter().zip(&other).take_while(|(a, b)| a == b).count());
+            assert_eq!(mine.cmp(&theirs), one.cmp(&other), "{one:?} {at}, {other:?} {there}");
+            assert_eq!((mine == theirs, mine < other[..]), (one == other, is_less));
+            assert_eq!((mine == other[..], mine.common(theirs)), (one == other, alike));
+            assert_eq!(mine.starts_with(&other), one.starts_with(&other));
+            assert_eq!(
+                (mine.to_vec(), mine.len(), mine.is_empty()),
+                (one.clone(), one.len(), one.is_empty())
+            );
+            let cut = divided(&one, &mut random);
+            assert_eq!(mine.until(cut).to_vec(), one[..cut]);
+            assert_eq!(mine.behind(cut).to_vec(), one[cut..]);
+            let mut out = vec![1, 2];
+            mine.write_to(&mut out);
+            assert_eq!(out, one);
+        }
+    }
+
+    #[test]
+    fn keys_begin_alike_up_to_where_they_differ() {
+        for len in [0, 1, 63, 64, 65, 128, 200] {
+            let one = vec![7; len];
+            for differs in 0..=len {
+                let mut other = [&one[..], &[8]].concat();
+                other[differs] = 9;
+                assert_eq!((common(&one, &other), common(&other, &one)), (differs, differs));
+            }
+        }
+    }
+}
