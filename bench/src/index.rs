@@ -23,6 +23,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use revd_bench::cpu_time;
+use revd_engine::key_parts::KeyParts;
 use revd_engine::mvcc::Revision;
 use revd_engine::mvcc::key_history::KeyHistory;
 use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
@@ -69,7 +70,8 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
     let mut revision = 1;
     if shape == "loaded" {
         let history = || KeyHistory::created(Revision { main: 1, sub: 0 });
-        index = KeyIndex::from_sorted(sorted.iter().map(|key| (&key[..], history()))).expect("sorted keys");
+        index = KeyIndex::from_sorted(sorted.iter().map(|key| (KeyParts::from(&key[..]), history())))
+            .expect("sorted keys");
     } else {
         let mut view = index.root().clone();
         put_all(&mut index, (0..keys).map(key), &mut revision, &mut view);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::db::{Db, read_space};
+use crate::key_parts::KeyParts;
 use crate::meta::{TableRoot, first_page};
 use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
 use crate::space::Extent;
@@ -132,7 +133,13 @@ impl PageWalk<'_> {
     }
 
     /// Checks the pages from `at` down, whose keys must lie in `[low, high)`.
-    fn tree(&mut self, at: PageRef, levels: u32, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<()> {
+    fn tree(
+        &mut self,
+        at: PageRef,
+        levels: u32,
+        low: Option<KeyParts<'_>>,
+        high: Option<KeyParts<'_>>,
+    ) -> Result<()> {
         self.mark(Extent { start: at.id, pages: 1 })?;
         let pages = self.pages.clone();
         let page = pages.tree_page(at)?;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::btree::TreeNode;
 use crate::db::slot_offset;
-use crate::meta::{FORMAT_CHAINED, Meta, TableRoot, first_page};
+use crate::meta::{FORMAT_CHAINED, FORMAT_FIRST, FORMAT_SHARING, Meta, TableRoot, first_page};
 use crate::mutants::{self, Mutant};
 use crate::page::{PageId, PageWriter, Pages, Verified};
 use crate::snapshot::Snapshot;
@@ -153,9 +153,10 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     assert_eq!(left, 0, "{left} of {} pages were allocated for no node", placed.nodes.len());
     out.flush()?;
     out.write_extent(placed.list.at().id, &placed.list.bytes)?;
-    let wanted = if placed.list.wants_chain { FORMAT_CHAINED } else { base.meta.format };
+    let of_list = if placed.list.wants_chain { FORMAT_CHAINED } else { FORMAT_FIRST };
+    let of_leaves = if out.has_sharing_leaf() { FORMAT_SHARING } else { FORMAT_FIRST };
     let meta = Meta {
-        format: txn.format_min.max(wanted),
+        format: txn.format_min.max(of_list).max(of_leaves),
         page_bytes,
         txn: base.meta.txn + 1,
         pages,

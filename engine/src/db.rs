@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::limits::{
     GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN, SPACE_PARTS_MAX,
 };
-use crate::meta::{FORMAT_DIVIDED, Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
+use crate::meta::{FORMAT_NEWEST, Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
 use crate::mutants::{self, Mutant};
 use crate::page::{PageKind, Pages, Verified};
 use crate::snapshot::{Snapshot, SnapshotParts};
@@ -82,9 +82,9 @@ impl Db {
             bytes.get(start..start + SLOT_BYTES)
         });
         if let Some(format) = slots.iter().flatten().filter_map(|slot| Meta::format_of(slot)).max()
-            && format > FORMAT_DIVIDED
+            && format > FORMAT_NEWEST
         {
-            return Err(Error::Newer { format, known: FORMAT_DIVIDED });
+            return Err(Error::Newer { format, known: FORMAT_NEWEST });
         }
         let newest = slots.iter().flatten().filter_map(|slot| Meta::decode(slot)).max_by_key(|meta| meta.txn);
         let meta = match newest {

@@ -39,6 +39,7 @@ pub mod disk;
 
 // Leaves.
 pub mod error;
+pub mod key_parts;
 pub mod limits;
 pub mod mutants;
 pub mod random;

@@ -6,7 +6,7 @@
 //!   0  8    "revdtree"
 //!   8  u32  format version: 1, or 2 once the free list may be a chain of changes, or 3 once ranges
 //!           of the index may be saved up to different revisions, or 4 once older changes of keys
-//!           or long keys may have rows of their own
+//!           or long keys may have rows of their own, or 5 once leaves may share beginnings of keys
 //!  12  u32  bytes of a page
 //!  16  u64  transaction number
 //!  24  u64  pages of the file that were ever used, the slots' included
@@ -41,6 +41,11 @@ pub const FORMAT_RANGED: u32 = 3;
 /// Older changes of a key may lie in rows of their own, and each long key has its row: an earlier
 /// revd would take the one for damage, and write the other a second time.
 pub const FORMAT_DIVIDED: u32 = 4;
+/// Leaves may have once what all of their keys begin with: an earlier revd does not know such a
+/// page.
+pub const FORMAT_SHARING: u32 = 5;
+/// The newest one.
+pub const FORMAT_NEWEST: u32 = FORMAT_SHARING;
 const TABLES_AT: usize = 48;
 const TABLE_BYTES: usize = 24;
 const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
@@ -163,7 +168,7 @@ impl Meta {
         let slot = slot.get(..SLOT_BYTES)?;
         let word = |at: usize| read_le!(slot, at, u32);
         let long = |at: usize| read_le!(slot, at, u64);
-        let format = Self::format_of(slot).filter(|format| *format <= FORMAT_DIVIDED)?;
+        let format = Self::format_of(slot).filter(|format| *format <= FORMAT_NEWEST)?;
         let free_is_whole = match (format, word(44)?) {
             (_, 0) => true,
             (FORMAT_CHAINED.., 1) => false,

@@ -8,6 +8,7 @@
 use crate::btree::cursor::LeafBehind;
 use crate::btree::{self, Edit, PlacedValues, Tree};
 use crate::db::Db;
+use crate::key_parts::KeyParts;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
 use crate::meta::{Table, first_page};
 use crate::page::{
@@ -179,6 +180,12 @@ impl<'d> WriteTxn<'d> {
         result
     }
 
+    /// Leaves of a table that this transaction writes have once what all of their keys begin with.
+    /// The table is read with [`crate::btree::cursor::Cursor::next_parts`] then.
+    pub(crate) fn share_beginnings(&mut self, table: Table) {
+        self.trees[table.index()].are_leaves_sharing = true;
+    }
+
     /// Has pages at or behind page `limit` written again, to lower places: those of a table from
     /// key `start` on, as far as `moves` reaches. Pages that find no lower place stay, so that the
     /// file gets no longer for them. Returns the key to go on from, or none at the table's end.
@@ -208,7 +215,7 @@ impl<'d> WriteTxn<'d> {
                 return Ok(None);
             }
         }
-        Ok(cursor.next_key()?.map(<[u8]>::to_vec))
+        Ok(cursor.next_key_parts()?.map(|key| key.to_vec()))
     }
 
     /// Moves what of a leaf lies behind `limit`, its values from key `start` on. Returns the key to
@@ -224,16 +231,18 @@ impl<'d> WriteTxn<'d> {
         if leaf.levels_behind > 0 {
             if self.has_room(leaf.levels_behind, limit, moves) {
                 let before = self.freed.len();
-                self.change(table, |tree, edit| btree::rewrite(tree, edit, leaf.first, leaf.levels_behind))?;
+                self.change(table, |tree, edit| {
+                    btree::rewrite(tree, edit, &leaf.first.to_vec(), leaf.levels_behind)
+                })?;
                 moves.take((self.freed.len() - before) as u64);
             } else if moves.wait() {
-                return Ok(Some(leaf.first.max(start).to_vec()));
+                return Ok(Some(leaf.first.max(KeyParts::from(start)).to_vec()));
             } else {
                 moves.stayed += 1;
             }
         }
         // Those before `start` are of a step before, which has found no lower place for them.
-        for (key, value) in leaf.values.iter().filter(|(key, _)| *key >= start) {
+        for (key, value) in leaf.values.iter().filter(|(key, _)| *key >= *start) {
             if moves.bytes == 0 || moves.looks == 0 {
                 return Ok(Some(key.to_vec()));
             }
@@ -243,7 +252,7 @@ impl<'d> WriteTxn<'d> {
             };
             let pages_before = place.stop().min(limit.0).saturating_sub(place.start.0);
             if self.has_room(leaf.levels + pages_before, limit, moves) {
-                self.move_value(table, key, pages_before, moves)?;
+                self.move_value(table, &key.to_vec(), pages_before, moves)?;
             } else if moves.wait() {
                 return Ok(Some(key.to_vec()));
             } else {

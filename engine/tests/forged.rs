@@ -251,7 +251,7 @@ fn ends_of_record_leaves(whole: &Sealer) -> Vec<usize> {
             }
             _ => ends.extend([0, view.len() - 1].map(|at| {
                 let key = view.leaf_cell(at).unwrap().key;
-                start + key.as_ptr() as usize - page.as_ptr() as usize + 7
+                start + key.sole().unwrap().as_ptr() as usize - page.as_ptr() as usize + 7
             })),
         }
     }

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use revd_engine::mvcc::key_index::{IndexKey, IndexRoot, KeyIndex};
+use revd_engine::key_parts::KeyParts;
+use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
 use revd_engine::mvcc::{Created, Direction, KeyMeta, KeyRange, Revision, Sought};
 use revd_engine::random::Random;
 
@@ -83,7 +84,7 @@ fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, space:
 /// The first of a range that was created, and the last before some revision.
 fn check_created(root: &IndexRoot, range: KeyRange<'_>, keys: &[(&Vec<u8>, &KeyMeta)], random: &mut Random) {
     let first = keys.iter().min_by_key(|(key, meta)| (meta.create_revision, *key));
-    let first = first.map(|(key, meta)| (IndexKey::from(&key[..]), **meta));
+    let first = first.map(|(key, meta)| (KeyParts::from(&key[..]), **meta));
     assert_eq!(created(root, range, Created::First).0, first, "{range:?}");
     let before = i64::try_from(random.below(3_100)).unwrap();
     let older = keys.iter().map(|(_, meta)| meta.create_revision).filter(|created| *created < before);
@@ -97,7 +98,7 @@ fn created<'i>(
     root: &'i IndexRoot,
     range: KeyRange<'i>,
     wanted: Created,
-) -> (Option<(IndexKey<'i>, KeyMeta)>, usize) {
+) -> (Option<(KeyParts<'i>, KeyMeta)>, usize) {
     let (mut search, mut taken) = (root.created(range, wanted), 0);
     loop {
         let mut steps = 7;
@@ -149,7 +150,7 @@ fn in_steps<'i>(
     range: KeyRange<'i>,
     at: i64,
     random: &mut Random,
-) -> (Vec<(IndexKey<'i>, KeyMeta)>, u64) {
+) -> (Vec<(KeyParts<'i>, KeyMeta)>, u64) {
     let mut few = || usize::try_from(1 + random.below(40)).unwrap();
     let (mut found, mut scan, mut steps) = (Vec::new(), root.scan(range, at, Direction::Forward), few());
     loop {

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::btree::read_ahead::ReadAhead;
+use crate::key_parts::KeyParts;
 use crate::meta::TableRoot;
 use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 use crate::space::Extent;
@@ -10,13 +11,13 @@ use crate::space::Extent;
 #[derive(Debug)]
 pub(crate) struct LeafBehind<'p> {
     /// Its first key.
-    pub(crate) first: &'p [u8],
+    pub(crate) first: KeyParts<'p>,
     /// The pages on the way to it, and its own.
     pub(crate) levels: u64,
     /// How many of them have to be written again, from the root down.
     pub(crate) levels_behind: u64,
     /// The keys of long values that lie behind, and where.
-    pub(crate) values: Vec<(&'p [u8], Extent)>,
+    pub(crate) values: Vec<(KeyParts<'p>, Extent)>,
 }
 
 /// The value of a key.
@@ -127,7 +128,7 @@ impl<'p> Cursor<'p> {
         }
     }
 
-    /// The next key and its value.
+    /// The next key and its value, in a table whose leaves do not share beginnings of keys.
     ///
     /// # Errors
     /// When a page on the way is damaged; again at every later call.
@@ -136,16 +137,38 @@ impl<'p> Cursor<'p> {
     pub fn next(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
         let result = self.advance().and_then(|cell| {
             let Some(cell) = cell else { return Ok(None) };
+            Ok(Some((sole(cell.key)?, value(self.pages, cell.value)?)))
+        });
+        self.remember(result)
+    }
+
+    /// The next key, in parts, and its value, in any table.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    #[inline]
+    pub fn next_parts(&mut self) -> Result<Option<(KeyParts<'p>, &'p [u8])>> {
+        let result = self.advance().and_then(|cell| {
+            let Some(cell) = cell else { return Ok(None) };
             Ok(Some((cell.key, value(self.pages, cell.value)?)))
         });
         self.remember(result)
     }
 
-    /// The next key; its value is not read.
+    /// The next key, in a table as for [`Cursor::next`]; its value is not read.
     ///
     /// # Errors
     /// As [`Cursor::next`].
     pub fn next_key(&mut self) -> Result<Option<&'p [u8]>> {
+        let result = self.advance().and_then(|cell| cell.map(|cell| sole(cell.key)).transpose());
+        self.remember(result)
+    }
+
+    /// The next key, in parts, in any table; its value is not read.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub(crate) fn next_key_parts(&mut self) -> Result<Option<KeyParts<'p>>> {
         let result = self.advance().map(|cell| cell.map(|cell| cell.key));
         self.remember(result)
     }
@@ -166,7 +189,7 @@ impl<'p> Cursor<'p> {
         let Some((leaf, _)) = self.path.last() else { return Ok(None) };
         let lowest = self.path.iter().rposition(|(page, _)| page.id() >= limit);
         let mut behind = LeafBehind {
-            first: b"",
+            first: KeyParts::default(),
             levels: self.path.len() as u64,
             levels_behind: lowest.map_or(0, |at| at as u64 + 1),
             values: Vec::new(),
@@ -191,11 +214,11 @@ impl<'p> Cursor<'p> {
     ///
     /// # Errors
     /// When a page is damaged.
-    pub(crate) fn next_leaf(&mut self) -> Result<Option<&'p [u8]>> {
+    pub(crate) fn next_leaf(&mut self) -> Result<Option<KeyParts<'p>>> {
         if let Some((leaf, at)) = self.path.last_mut() {
             *at = leaf.len();
         }
-        let first = self.next_key()?;
+        let first = self.next_key_parts()?;
         if let (Some(_), Some((_, at))) = (first, self.path.last_mut()) {
             *at = 0;
         }
@@ -233,6 +256,13 @@ impl<'p> Cursor<'p> {
             self.path.push((page, 0));
         }
     }
+}
+
+/// The key of a table whose leaves do not share beginnings of keys.
+#[inline]
+fn sole(key: KeyParts<'_>) -> Result<&[u8]> {
+    key.sole()
+        .ok_or_else(|| crate::Error::corrupt("a leaf shares beginnings of keys in a table where none does"))
 }
 
 #[inline]

@@ -11,7 +11,7 @@ use crate::page::{PageKind, PageRef, branch_cell};
 /// When a page on the way is damaged; the transaction must be given up then.
 pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], cell: &[u8]) -> Result<bool> {
     let mut root = tree.open(edit)?;
-    let (new, right) = insert_below(&mut root, edit, key, cell, tree.stored.depth)?;
+    let (new, right) = insert_below(&mut root, edit, key, cell, tree.stored.depth, tree.are_leaves_sharing)?;
     if let Some((separator, right)) = right {
         if tree.stored.depth as usize >= DEPTH_MAX {
             return Err(crate::Error::corrupt("a tree is deeper than any tree can be"));
@@ -37,6 +37,7 @@ fn insert_below(
     key: &[u8],
     cell: &[u8],
     levels: u32,
+    shares: bool,
 ) -> Result<(bool, Split)> {
     let (at, equal) = node.find(key).ok_or_else(|| edit.malformed())?;
     if node.kind == PageKind::Leaf {
@@ -46,6 +47,9 @@ fn insert_below(
         } else {
             node.cells.insert(at, cell);
         }
+        if shares {
+            node.cells.share();
+        }
         let split = divide(node, edit, at);
         return Ok((!equal, split));
     }
@@ -53,7 +57,7 @@ fn insert_below(
         return Err(crate::Error::corrupt("a tree is deeper than its meta slot says"));
     }
     let mut child = node.take_child(at, edit)?;
-    let (new, right) = insert_below(&mut child, edit, key, cell, levels - 1)?;
+    let (new, right) = insert_below(&mut child, edit, key, cell, levels - 1, shares)?;
     node.children[at] = Some(child);
     let Some((separator, right)) = right else { return Ok((new, None)) };
     let is_behind = at == 0 || node.key(at).is_some_and(|before| before < &*separator);
@@ -75,7 +79,12 @@ fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: usize) -> Split {
     // Growing at the right end means keys come in order: leave the left node full rather than half
     // empty.
     let last = node.cells.len() - 1;
-    let at = if changed == last { last } else { node.cells.middle() };
+    let at = match changed {
+        at if at == last => last,
+        // The others fit as they are, and would take much more room with the new key among them.
+        0 if node.kind == PageKind::Leaf && node.cells.first_breaks_begin() => 1,
+        _ => node.cells.middle(),
+    };
     let cells = node.cells.split_off(at);
     let children = if node.kind == PageKind::Branch { node.children.split_off(at) } else { Vec::new() };
     let right = Box::new(TreeNode { kind: node.kind, cells, children });

@@ -17,11 +17,12 @@ pub use placed_values::PlacedValues;
 pub use remove::remove;
 
 use crate::Result;
+use crate::key_parts::KeyParts;
 use crate::limits::key_bytes_max;
 use crate::meta::TableRoot;
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, PageView, PageWriter, Pages, StoredValue, branch_cell, extent_pages,
-    leaf_cell_bytes_max, parse_branch_cell, parse_leaf_cell, search,
+    Cells, PageId, PageKind, PageRef, PageView, PageWriter, Pages, StoredValue, branch_cell, cell_key,
+    extent_pages, leaf_cell_bytes_max, parse_branch_cell, parse_leaf_cell, search,
 };
 use crate::space::Extent;
 
@@ -44,6 +45,8 @@ pub struct Tree {
     pub root: Option<Box<TreeNode>>,
     /// Whether the commit has to write the table.
     pub dirty: bool,
+    /// Leaves that are written have once what all of their keys begin with.
+    pub are_leaves_sharing: bool,
 }
 
 /// The pages that changing a tree needs, and those that it leaves behind.
@@ -78,7 +81,7 @@ impl Edit<'_> {
 
     /// Frees the extent of a value that is replaced or removed.
     pub(crate) fn free_value(&mut self, cell: &[u8]) -> Result<()> {
-        let Some(leaf) = parse_leaf_cell(cell) else { return Err(self.malformed()) };
+        let Some(leaf) = parse_leaf_cell(&[], cell) else { return Err(self.malformed()) };
         if let StoredValue::Extent { at, len } = leaf.value {
             let extent = Extent { start: at.id, pages: extent_pages(len, self.base.page_bytes) };
             match self.values.len_at(at.id) {
@@ -116,7 +119,7 @@ fn check_cells(page: &PageView<'_>, page_bytes: u32) -> std::result::Result<(), 
     if page.is_empty() {
         return Err("has no cells".to_owned());
     }
-    let mut before: Option<&[u8]> = None;
+    let mut before: Option<KeyParts<'_>> = None;
     for at in 0..page.len() {
         let len = page.cell(at).map_or(0, <[u8]>::len);
         let key = page.key(at).filter(|key| key.len() <= key_bytes_max(page_bytes));
@@ -163,7 +166,7 @@ impl Tree {
     /// A table as it is in the file.
     #[must_use]
     pub fn new(stored: TableRoot) -> Self {
-        Self { stored, root: None, dirty: false }
+        Self { stored, root: None, dirty: false, are_leaves_sharing: false }
     }
 
     /// Decodes the root; an empty table gets an empty leaf.
@@ -197,10 +200,7 @@ impl TreeNode {
     }
 
     fn key(&self, at: usize) -> Option<&[u8]> {
-        match self.kind {
-            PageKind::Leaf => parse_leaf_cell(self.cells.cell(at)).map(|cell| cell.key),
-            _ => parse_branch_cell(self.cells.cell(at)).map(|cell| cell.key),
-        }
+        cell_key(self.kind, self.cells.cell(at))
     }
 
     /// Takes the child at `at` out for changing.

@@ -40,6 +40,11 @@ fn pack_below(node: &mut TreeNode, edit: &Edit<'_>) -> Result<()> {
         if left.kind != PageKind::Leaf || right.kind != PageKind::Leaf {
             return Ok(());
         }
+        if left.cells.are_sharing() || right.cells.are_sharing() {
+            return Err(Error::corrupt(
+                "a table whose leaves are packed has some that share beginnings of keys",
+            ));
+        }
         // Cells that go to the left must belong there, and what is left still below its branch.
         let last = left.cells.len().checked_sub(1).and_then(|last| left.key(last));
         let first = right.key(0).ok_or_else(|| edit.malformed())?;

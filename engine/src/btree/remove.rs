@@ -88,8 +88,12 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     } else {
         right.cells.cell(0).to_vec()
     };
-    let right_bytes = right.cells.page_bytes() - right.cells.cell(0).len() + first_cell.len();
-    let together = left.cells.page_bytes() + right_bytes - crate::page::HEADER;
+    let together = if is_branch {
+        let right_bytes = right.cells.page_bytes() - right.cells.cell(0).len() + first_cell.len();
+        left.cells.page_bytes() + right_bytes - crate::page::HEADER
+    } else {
+        left.cells.page_bytes_with(&right.cells)
+    };
     if together > edit.page_bytes() {
         node.children[at] = Some(left);
         node.children[at + 1] = Some(right);

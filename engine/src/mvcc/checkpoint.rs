@@ -334,6 +334,7 @@ impl Checkpoint {
         let Self { mut db, from, mut to, tail, tables, index, index_work, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
+        txn.share_beginnings(INDEX);
         let defragmentation = match self.defragmentation {
             Some(defragmentation) => Some(defragmentation.step(&mut txn)?),
             None => None,

@@ -9,10 +9,11 @@
 //!
 //! A compaction hashes the records that it drops (`compaction_hash.rs`).
 
+use crate::key_parts::KeyParts;
 use crate::limits;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::{Hashed, begun, is_newest, with_record};
-use crate::mvcc::key_index::{Direction, IndexKey, Sought};
+use crate::mvcc::key_index::{Direction, Sought};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::Revision;
@@ -83,7 +84,7 @@ impl HashKv {
             Sought::Key(..) => HashPhase::Hashing { kept_at: self.revision },
             Sought::End => HashPhase::Hashing { kept_at: reader.compact_revision() },
             Sought::Later => {
-                let passed = scan.passed().unwrap_or(IndexKey::from(from));
+                let passed = scan.passed().unwrap_or(KeyParts::from(from));
                 HashPhase::Looking(passed.next())
             }
         };

@@ -1,5 +1,7 @@
 //! Which keys a request means.
 
+use crate::key_parts::KeyParts;
+
 /// Keys, as etcd's `key` and `range_end` name them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRange<'k> {
@@ -50,6 +52,15 @@ impl<'k> KeyRange<'k> {
         match self {
             Self::One(one) => key <= *one,
             Self::Span { end, .. } => key < *end,
+            Self::From(_) => true,
+        }
+    }
+
+    /// The same of a key in parts.
+    pub(crate) fn ends_after_parts(&self, key: KeyParts<'_>) -> bool {
+        match self {
+            Self::One(one) => key <= **one,
+            Self::Span { end, .. } => key < **end,
             Self::From(_) => true,
         }
     }

@@ -204,8 +204,8 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
     cursor.seek(&part.from)?;
     let keys = std::iter::from_fn(|| {
         loop {
-            let (key, encoded) = match cursor.next() {
-                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < end))?,
+            let (key, encoded) = match cursor.next_parts() {
+                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < *end))?,
                 Err(error) => {
                     failure = Some(error);
                     return None;

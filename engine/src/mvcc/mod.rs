@@ -50,7 +50,7 @@ pub use compaction_hash::Hashed;
 pub use garbage::Garbage;
 pub use hash::HashKv;
 pub use key_history::KeyMeta;
-pub use key_index::{Counting, Created, CreatedSearch, Direction, IndexKey, Scan, Sought};
+pub use key_index::{Counting, Created, CreatedSearch, Direction, Scan, Sought};
 pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use loading::Opening;

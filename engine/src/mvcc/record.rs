@@ -3,7 +3,7 @@
 //! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod
 //! revision, 4 version, 5 value, 6 lease. A tombstone holds only the key.
 
-use crate::mvcc::key_index::IndexKey;
+use crate::key_parts::KeyParts;
 use crate::{Error, Result, varint};
 
 /// Bytes of head and foot around key and value at most.
@@ -30,7 +30,7 @@ pub struct Stamp {
 
 /// Encodes a put's record and hands it over in parts, so that key and value are copied once.
 pub fn encode_put<'k, T>(
-    key: impl Into<IndexKey<'k>>,
+    key: impl Into<KeyParts<'k>>,
     value: &[u8],
     stamp: Stamp,
     use_parts: impl FnOnce(&[&[u8]]) -> T,

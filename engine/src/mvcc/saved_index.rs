@@ -153,19 +153,18 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         let (base, index, key_max) = (self.base, self.index, key_bytes_max(self.base.page_bytes()));
         let mut rows = base.cursor(INDEX);
         rows.seek(from)?;
-        let mut row = rows.next()?;
+        let mut row = rows.next_parts()?;
         let mut entries = index.entries_from(from);
         let mut entry = entries.next();
         let (mut keys, mut bytes) = (0, 0);
         let (mut now, mut last, mut history) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| other >= **key));
-            let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= *other));
-            match (of_row, of_entry) {
-                (Some((key, _)), _) => key.clone_into(&mut now),
-                (None, Some((key, _))) => key.write_to(&mut now),
-                (None, None) => return Ok(SavedRange { keys, bytes, end: None }),
-            }
+            let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| other >= *key));
+            let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= other));
+            let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else {
+                return Ok(SavedRange { keys, bytes, end: None });
+            };
+            key.write_to(&mut now);
             let key = &now[..];
             if key < from || (keys > 0 && key <= &last[..]) {
                 return Err(Error::corrupt("the keys of the saved index are out of order"));
@@ -199,7 +198,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
             keys += 1;
             std::mem::swap(&mut now, &mut last);
             if of_row.is_some() {
-                row = rows.next()?;
+                row = rows.next_parts()?;
             }
         }
     }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use crate::disk::Disk;
-use crate::mvcc::layout::{Applied, RECORDS, StoreMeta};
+use crate::mvcc::layout::{Applied, INDEX, RECORDS, StoreMeta};
 use crate::mvcc::store::{Store, rows_of};
 use crate::mvcc::tables::SmallTable;
 use crate::snapshot::Snapshot;
-use crate::transfer::{FileBuilder, LaidOut, StateStream};
+use crate::transfer::{FileBuilder, LaidOut, StateStream, TableKinds};
 use crate::{Error, Result};
 
 /// A saved state; its pages stay in the file as long as this or its stream lives.
@@ -78,7 +78,7 @@ impl StoreBuilder {
     /// # Errors
     /// When the disk is not empty.
     pub fn new(disk: Arc<dyn Disk>) -> Result<Self> {
-        Ok(Self { file: FileBuilder::new(disk, RECORDS)? })
+        Ok(Self { file: FileBuilder::new(disk, TableKinds { cold: RECORDS, sharing: INDEX })? })
     }
 
     /// Takes the next chunk. Blocks for the disk.

@@ -65,7 +65,7 @@ fn check_histories(tree: &Snapshot) -> Result<()> {
     let reader = HistoryReader::new(tree);
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&[])?;
-    while let Some((_, history)) = cursor.next()? {
+    while let Some((_, history)) = cursor.next_parts()? {
         reader.read(history)?;
     }
     let mut cursor = tree.cursor(INDEX_LONG);

@@ -3,6 +3,7 @@
 //! The layout is drawn in the text of [`crate::page`]. The bytes that are read come from a file:
 //! nothing about them is taken for granted.
 
+use crate::key_parts::KeyParts;
 use crate::limits::{PAGE_BYTES_MIN, VALUE_BYTES_MAX, key_bytes_max};
 use crate::page::{HEADER, PageId, PageKind, PageRef, SLOT, read_le};
 
@@ -10,7 +11,7 @@ use crate::page::{HEADER, PageId, PageKind, PageRef, SLOT, read_le};
 pub(crate) const ELSEWHERE: u32 = 1 << 31;
 
 /// Bytes of a leaf cell before its key.
-const LEAF_HEAD: usize = 6;
+pub(crate) const LEAF_HEAD: usize = 6;
 /// Bytes of a branch cell before its key.
 const BRANCH_HEAD: usize = 14;
 /// Bytes of a reference to a value that is stored elsewhere.
@@ -28,7 +29,7 @@ const _: () = {
 #[derive(Debug, Clone, Copy)]
 pub struct LeafCell<'m> {
     /// The key.
-    pub key: &'m [u8],
+    pub key: KeyParts<'m>,
     /// The value, or the place where it is stored.
     pub value: StoredValue<'m>,
 }
@@ -120,7 +121,16 @@ pub(crate) fn cell_key(kind: PageKind, cell: &[u8]) -> Option<&[u8]> {
     cell.get(start..start + len)
 }
 
-pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
+/// The head of a leaf cell whose key begins with so many bytes that are not in it.
+pub(crate) fn whole_cell_head(cell: &[u8], begin: usize) -> Option<[u8; LEAF_HEAD]> {
+    let mut head: [u8; LEAF_HEAD] = *cell.first_chunk()?;
+    let len = u16::try_from(usize::from(read_le!(cell, 0, u16)?) + begin).ok()?;
+    head[..2].copy_from_slice(&len.to_le_bytes());
+    Some(head)
+}
+
+/// A cell of a leaf whose keys all begin with `begin`, which is not in it.
+pub(crate) fn parse_leaf_cell<'m>(begin: &'m [u8], cell: &'m [u8]) -> Option<LeafCell<'m>> {
     let key = cell_key(PageKind::Leaf, cell)?;
     let word = read_le!(cell, 2, u32)?;
     let rest = cell.get(LEAF_HEAD + key.len()..)?;
@@ -131,7 +141,7 @@ pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
         let at = PageRef { id: PageId(read_le!(rest, 0, u64)?), crc: read_le!(rest, 8, u32)? };
         StoredValue::Extent { at, len }
     };
-    Some(LeafCell { key, value })
+    Some(LeafCell { key: KeyParts::new(begin, key), value })
 }
 
 pub(crate) fn parse_branch_cell(cell: &[u8]) -> Option<BranchCell<'_>> {

@@ -1,22 +1,45 @@
 //! The cells of a page being changed: owned, in key order, ready to be laid out.
 
-use crate::page::{HEADER, PageId, PageKind, PageRef, PageView, SLOT};
+use crate::key_parts::KeyParts;
+use crate::page::cell::{LEAF_HEAD, cell_key, whole_cell_head};
+use crate::page::{BEGIN_LEN, BEGIN_MIN, HEADER, PageId, PageKind, PageRef, PageView, SHARING_LEAF, SLOT};
 
-/// Cells of one leaf or branch, packed one after the other.
+/// Cells of one leaf or branch, packed one after the other, with whole keys.
 #[derive(Debug, Clone, Default)]
 pub struct Cells {
     data: Vec<u8>,
     ends: Vec<u32>,
+    /// They are those of a leaf that has once what all of its keys begin with, where that is
+    /// shorter.
+    are_sharing: bool,
 }
 
 impl Cells {
     /// Copies the cells of a page.
     pub(crate) fn from_page(page: &PageView<'_>) -> Option<Self> {
         let mut cells = Self::default();
+        let begin = page.begin();
         for at in 0..page.len() {
-            cells.push(&[page.cell(at)?]);
+            let cell = page.cell(at)?;
+            if begin.is_empty() {
+                cells.push(&[cell]);
+            } else {
+                let head = whole_cell_head(cell, begin.len())?;
+                cells.push(&[&head, begin, &cell[head.len()..]]);
+            }
         }
+        cells.are_sharing = !begin.is_empty();
         Some(cells)
+    }
+
+    /// From now on the leaf has once what all of its keys begin with.
+    pub(crate) fn share(&mut self) {
+        self.are_sharing = true;
+    }
+
+    /// The leaf may have once what its keys begin with.
+    pub(crate) fn are_sharing(&self) -> bool {
+        self.are_sharing
     }
 
     /// Number of cells.
@@ -34,7 +57,50 @@ impl Cells {
     /// Bytes a page with these cells needs.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
-        HEADER + self.ends.len() * SLOT + self.data.len()
+        laid_out_bytes(self.len(), self.data.len(), self.begin_len())
+    }
+
+    /// Bytes a page with these cells and those of another leaf behind them needs.
+    pub(crate) fn page_bytes_with(&self, behind: &Self) -> usize {
+        let begin = match (self.keys().0, behind.keys().1) {
+            (Some(first), Some(last)) if self.are_sharing || behind.are_sharing => shared_len(first, last),
+            _ => 0,
+        };
+        laid_out_bytes(self.len() + behind.len(), self.data.len() + behind.data.len(), begin)
+    }
+
+    /// Bytes a page with these cells and another one behind them needs.
+    pub(crate) fn page_bytes_with_leaf_cell(&self, key: &[u8], bytes: usize) -> usize {
+        let begin = match self.keys().0 {
+            Some(first) if self.are_sharing => shared_len(first, key),
+            _ => 0,
+        };
+        laid_out_bytes(self.len() + 1, self.data.len() + bytes, begin)
+    }
+
+    /// The first key of a leaf and the last one.
+    fn keys(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        let key = |at: usize| cell_key(PageKind::Leaf, self.cell(at));
+        if self.is_empty() { (None, None) } else { (key(0), key(self.len() - 1)) }
+    }
+
+    /// Bytes that all keys begin with and that the page has once.
+    fn begin_len(&self) -> usize {
+        match self.keys() {
+            (Some(first), Some(last)) if self.are_sharing && self.len() > 1 => shared_len(first, last),
+            _ => 0,
+        }
+    }
+
+    /// The first key has made what all begin with shorter.
+    pub(crate) fn first_breaks_begin(&self) -> bool {
+        let second = (self.len() > 1).then(|| cell_key(PageKind::Leaf, self.cell(1))).flatten();
+        match (self.keys(), second) {
+            ((Some(first), Some(last)), Some(second)) if self.are_sharing => {
+                shared_len(first, last) < shared_len(second, last)
+            }
+            _ => false,
+        }
     }
 
     fn bounds(&self, at: usize) -> (usize, usize) {
@@ -96,7 +162,7 @@ impl Cells {
         let start = self.ends[at - 1];
         let data = self.data.split_off(start as usize);
         let ends = self.ends.split_off(at).into_iter().map(|end| end - start).collect();
-        Self { data, ends }
+        Self { data, ends, are_sharing: self.are_sharing }
     }
 
     /// Adds all cells of `other` behind the last one.
@@ -104,6 +170,7 @@ impl Cells {
         let start = position(self.data.len());
         self.data.extend_from_slice(&other.data);
         self.ends.extend(other.ends.iter().map(|end| end + start));
+        self.are_sharing |= other.are_sharing;
     }
 
     /// Where to divide: the cell that begins the second part, so that the larger part is as small
@@ -128,6 +195,21 @@ impl Cells {
         if low > 1 && larger(low - 1) < larger(low) { low - 1 } else { low }
     }
 
+    /// What stands behind the ends of a leaf that has once what its keys begin with.
+    fn encode_sharing(&self, begin: usize, out: &mut Vec<u8>) {
+        let first = self.keys().0.expect("a cell of our own");
+        out.extend_from_slice(&u16::try_from(begin).expect("a key is short").to_le_bytes());
+        out.extend_from_slice(&first[..begin]);
+        for at in 0..self.len() {
+            let cell = self.cell(at);
+            let key = cell_key(PageKind::Leaf, cell).expect("a cell of our own");
+            let own = u16::try_from(key.len() - begin).expect("a key is short");
+            out.extend_from_slice(&own.to_le_bytes());
+            out.extend_from_slice(&cell[2..LEAF_HEAD]);
+            out.extend_from_slice(&cell[LEAF_HEAD + begin..]);
+        }
+    }
+
     /// Lays the page out behind what `out` holds and returns its checksum.
     ///
     /// # Panics
@@ -139,20 +221,43 @@ impl Cells {
         let ends_at = self.ends.last().map_or(0, |end| *end as usize);
         assert_eq!(ends_at, self.data.len(), "the cells of page {} end elsewhere than their bytes", id.0);
         let start = out.len();
-        out.push(kind as u8);
+        let begin = self.begin_len();
+        let begin = if is_worth(begin, self.len()) { begin } else { 0 };
+        out.push(if begin > 0 { SHARING_LEAF } else { kind as u8 });
         out.push(0);
         out.extend_from_slice(&u16::try_from(self.len()).expect("cells of a page").to_le_bytes());
-        out.extend_from_slice(&position(self.data.len()).to_le_bytes());
+        out.extend_from_slice(&position(self.data.len() - self.len() * begin).to_le_bytes());
         out.extend_from_slice(&id.0.to_le_bytes());
-        for end in &self.ends {
-            out.extend_from_slice(&u16::try_from(*end).expect("offset in a page").to_le_bytes());
+        for (at, end) in self.ends.iter().enumerate() {
+            let end = *end as usize - (at + 1) * begin;
+            out.extend_from_slice(&u16::try_from(end).expect("offset in a page").to_le_bytes());
         }
-        out.extend_from_slice(&self.data);
+        if begin > 0 {
+            self.encode_sharing(begin, out);
+        } else {
+            out.extend_from_slice(&self.data);
+        }
         out.resize(start + page, 0);
         let read_back = PageView::parse(&out[start..], id).map(|view| (view.kind(), view.len()));
         assert_eq!(read_back, Ok((kind, self.len())), "page {} reads otherwise than it was written", id.0);
         PageRef { id, crc: crc32fast::hash(&out[start..]) }
     }
+}
+
+/// Bytes of a page with so many cells of so many bytes, whose keys begin with so many bytes alike.
+fn laid_out_bytes(cells: usize, bytes: usize, begin: usize) -> usize {
+    let whole = HEADER + cells * SLOT + bytes;
+    if is_worth(begin, cells) { whole + BEGIN_LEN + begin - cells * begin } else { whole }
+}
+
+/// A page with so many cells is shorter if it has a beginning of so many bytes once.
+fn is_worth(begin: usize, cells: usize) -> bool {
+    begin >= BEGIN_MIN && (cells - 1) * begin > BEGIN_LEN
+}
+
+/// Bytes that the first key and the last one begin with alike, and so all between.
+fn shared_len(first: &[u8], last: &[u8]) -> usize {
+    KeyParts::from(first).common(KeyParts::from(last))
 }
 
 /// Positions inside one node; a node is split long before it has 4 GiB.

@@ -3,7 +3,7 @@
 //! All integers little-endian. A tree page (leaf or branch) of the file's page size:
 //!
 //! ```text
-//!  0  u8   kind: 1 leaf, 2 branch
+//!  0  u8   kind: 1 leaf, 2 branch, 6 leaf whose keys share their beginning
 //!  1  u8   0
 //!  2  u16  number of cells, n
 //!  4  u32  bytes of all cells
@@ -14,6 +14,8 @@
 //!
 //! leaf cell:   u16 key length | u32 value length, top bit: value stored elsewhere | key | value
 //!              a value stored elsewhere is u64 page | u32 checksum
+//! a leaf of kind 6 has behind its ends: u16 length of what all of its keys begin with, and that;
+//!              keys in its cells are without it
 //! branch cell: u16 key length | u64 child page | u32 child checksum | key
 //!              the key is the smallest one below the child; the first cell's key is empty
 //! ```
@@ -43,8 +45,8 @@ mod writer;
 
 pub use cell::{BranchCell, LeafCell, StoredValue};
 pub(crate) use cell::{
-    branch_cell, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
-    parse_branch_cell, parse_leaf_cell, stored_cell_bytes,
+    branch_cell, cell_key, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere,
+    leaf_cell_head, parse_branch_cell, parse_leaf_cell, stored_cell_bytes,
 };
 pub use cells::Cells;
 pub use pages::{Pages, Verified};
@@ -82,17 +84,23 @@ pub enum PageKind {
 }
 
 impl PageKind {
-    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        Some(match byte {
-            1 => Self::Leaf,
-            2 => Self::Branch,
-            3 => Self::Value,
-            4 => Self::FreeList,
-            5 => Self::FreeListChanges,
-            _ => return None,
-        })
+    /// Of a page of a tree.
+    pub(crate) fn of_tree_page(byte: u8) -> Option<Self> {
+        match byte {
+            1 | SHARING_LEAF => Some(Self::Leaf),
+            2 => Some(Self::Branch),
+            _ => None,
+        }
     }
 }
+
+/// The first byte of a leaf that has once what all of its keys begin with.
+pub(crate) const SHARING_LEAF: u8 = 6;
+/// Bytes of the length of such a beginning.
+pub(crate) const BEGIN_LEN: usize = 2;
+/// A shorter beginning is not worth it: with this one, both parts of a leaf that has one cell too
+/// many fit a page (see [`Cells::middle`]).
+pub(crate) const BEGIN_MIN: usize = 4;
 
 /// Bytes before the slots of a tree page.
 pub const HEADER: usize = 16;

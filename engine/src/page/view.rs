@@ -1,7 +1,12 @@
 //! Reading a page. The bytes come from a file: nothing about them is taken for granted.
 
+use std::cmp::Ordering;
+
+use crate::key_parts::KeyParts;
 use crate::page::cell::{BranchCell, LeafCell, cell_key, parse_branch_cell, parse_leaf_cell};
-use crate::page::{EXTENT_HEADER, HEADER, PageId, PageKind, SLOT, read_le};
+use crate::page::{
+    BEGIN_LEN, BEGIN_MIN, EXTENT_HEADER, HEADER, PageId, PageKind, SHARING_LEAF, SLOT, read_le,
+};
 
 /// A tree page.
 #[derive(Debug, Clone, Copy)]
@@ -10,6 +15,8 @@ pub struct PageView<'m> {
     kind: PageKind,
     len: usize,
     slots: &'m [u8],
+    /// What all keys of a leaf begin with, which is not in its cells.
+    begin: &'m [u8],
     cells: &'m [u8],
 }
 
@@ -20,8 +27,7 @@ impl<'m> PageView<'m> {
     /// # Errors
     /// A sentence without its subject, which is the page.
     pub fn parse(bytes: &'m [u8], id: PageId) -> std::result::Result<Self, String> {
-        let kind = bytes.first().and_then(|byte| PageKind::from_byte(*byte));
-        let kind = kind.filter(|kind| matches!(kind, PageKind::Leaf | PageKind::Branch));
+        let kind = bytes.first().and_then(|byte| PageKind::of_tree_page(*byte));
         let (Some(kind), Some(own), Some(len)) = (kind, read_le!(bytes, 8, u64), read_le!(bytes, 2, u16))
         else {
             return Err("is neither leaf nor branch".to_owned());
@@ -30,12 +36,21 @@ impl<'m> PageView<'m> {
             return Err(format!("says it is page {own}"));
         }
         let len = usize::from(len);
-        let (Some(slots), Some(cells)) =
-            (bytes.get(HEADER..HEADER + len * SLOT), bytes.get(HEADER + len * SLOT..))
+        let Some((slots, rest)) = bytes.get(HEADER..).and_then(|rest| rest.split_at_checked(len * SLOT))
         else {
             return Err(format!("cannot hold {len} cells"));
         };
-        Ok(Self { id, kind, len, slots, cells })
+        let (mut begin, mut cells): (&[u8], _) = (&[], rest);
+        if bytes[0] == SHARING_LEAF {
+            let begin_len = read_le!(rest, 0, u16).map_or(0, usize::from);
+            let shared = rest.get(BEGIN_LEN..).and_then(|rest| rest.split_at_checked(begin_len));
+            let is_sound = begin_len >= BEGIN_MIN && begin_len <= bytes.len() / 8; // as a key
+            let Some(shared) = shared.filter(|_| is_sound) else {
+                return Err(format!("has keys that share {begin_len} bytes"));
+            };
+            (begin, cells) = shared;
+        }
+        Ok(Self { id, kind, len, slots, begin, cells })
     }
 
     /// The page's number.
@@ -62,6 +77,12 @@ impl<'m> PageView<'m> {
         self.len == 0
     }
 
+    /// What all keys of a leaf begin with, which is not in its cells; mostly nothing.
+    #[must_use]
+    pub fn begin(&self) -> &'m [u8] {
+        self.begin
+    }
+
     /// One cell's bytes; none if the page is inconsistent.
     #[must_use]
     pub fn cell(&self, at: usize) -> Option<&'m [u8]> {
@@ -73,7 +94,7 @@ impl<'m> PageView<'m> {
     /// A cell of a leaf.
     #[must_use]
     pub fn leaf_cell(&self, at: usize) -> Option<LeafCell<'m>> {
-        parse_leaf_cell(self.cell(at)?)
+        parse_leaf_cell(self.begin, self.cell(at)?)
     }
 
     /// A cell of a branch.
@@ -84,14 +105,24 @@ impl<'m> PageView<'m> {
 
     /// The key of any cell.
     #[must_use]
-    pub fn key(&self, at: usize) -> Option<&'m [u8]> {
+    pub fn key(&self, at: usize) -> Option<KeyParts<'m>> {
+        Some(KeyParts::new(self.begin, self.own_key(at)?))
+    }
+
+    /// The key of any cell behind what the page's keys begin with.
+    fn own_key(&self, at: usize) -> Option<&'m [u8]> {
         cell_key(self.kind, self.cell(at)?)
     }
 
     /// In a leaf: the first cell with a key not below `key`, and whether it is equal.
     /// In a branch: the child that covers `key`.
     pub(crate) fn search(&self, key: &[u8]) -> Option<(usize, bool)> {
-        search(self.kind, self.len, |at| self.key(at), key)
+        let (front, rest) = key.split_at(key.len().min(self.begin.len()));
+        match front.cmp(self.begin) {
+            Ordering::Less => Some((0, false)),
+            Ordering::Greater => Some((self.len, false)),
+            Ordering::Equal => search(self.kind, self.len, |at| self.own_key(at), rest),
+        }
     }
 }
 
@@ -108,9 +139,9 @@ pub(crate) fn search<'k>(
     while low < high {
         let middle = low.midpoint(high);
         match key_at(middle)?.cmp(key) {
-            std::cmp::Ordering::Less => low = middle + 1,
-            std::cmp::Ordering::Equal => return Some((middle, true)),
-            std::cmp::Ordering::Greater => high = middle,
+            Ordering::Less => low = middle + 1,
+            Ordering::Equal => return Some((middle, true)),
+            Ordering::Greater => high = middle,
         }
     }
     if kind == PageKind::Branch { Some((low - 1, false)) } else { Some((low, false)) }

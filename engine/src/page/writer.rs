@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::disk::Disk;
 use crate::limits::WRITE_BYTES_MAX;
-use crate::page::{PageId, PageRef, Verified};
+use crate::page::{PageId, PageRef, SHARING_LEAF, Verified};
 
 /// Writes pages. Nothing is durable before the disk is synced.
 pub struct PageWriter<'d> {
@@ -13,6 +13,8 @@ pub struct PageWriter<'d> {
     buffer: &'d mut Vec<u8>,
     /// Where the buffer's first page goes.
     first: PageId,
+    /// A leaf has been written that has once what all of its keys begin with.
+    has_sharing_leaf: bool,
 }
 
 impl std::fmt::Debug for PageWriter<'_> {
@@ -30,7 +32,7 @@ impl<'d> PageWriter<'d> {
         buffer: &'d mut Vec<u8>,
     ) -> Self {
         buffer.clear();
-        Self { disk, verified, page_bytes, buffer, first: PageId(0) }
+        Self { disk, verified, page_bytes, buffer, first: PageId(0), has_sharing_leaf: false }
     }
 
     /// Writes one page, which `encode` lays out at the end of the buffer.
@@ -53,8 +55,14 @@ impl<'d> PageWriter<'d> {
         let start = self.buffer.len();
         let at = encode(self.page_bytes, self.buffer);
         assert_eq!(self.buffer.len() - start, self.page_bytes as usize, "page {} has another length", id.0);
+        self.has_sharing_leaf |= self.buffer[start] == SHARING_LEAF;
         assert_eq!(at.id, id, "page {} is referred to as page {}", id.0, at.id.0);
         Ok(at)
+    }
+
+    /// Whether a leaf has been written that has once what all of its keys begin with.
+    pub(crate) fn has_sharing_leaf(&self) -> bool {
+        self.has_sharing_leaf
     }
 
     /// Writes pages in a row.

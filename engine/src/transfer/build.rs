@@ -7,7 +7,9 @@ use crate::limits::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
     key_bytes_max,
 };
-use crate::meta::{FORMAT_DIVIDED, FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, Table, TableRoot};
+use crate::meta::{
+    FORMAT_DIVIDED, FORMAT_FIRST, FORMAT_RANGED, FORMAT_SHARING, Meta, SLOT_OFFSETS, Table, TableRoot,
+};
 use crate::page::read_le;
 use crate::transfer::bulk::{LaidOut, PageRow, TableLoad};
 use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION, VERSION_DIVIDED, VERSION_RANGED};
@@ -17,13 +19,27 @@ use crate::{Error, Result};
 /// then leaves one that opens as empty, or does not open.
 pub struct FileBuilder {
     disk: Arc<dyn Disk>,
-    /// The table whose rows nobody reads soon.
-    cold: Table,
+    kinds: TableKinds,
     crc: u32,
     /// Bytes of the stream that are not a whole head or row yet.
     partial: Vec<u8>,
     body: Option<Body>,
     failed: bool,
+}
+
+/// How tables of a file are written that are not as the others.
+#[derive(Debug, Clone, Copy)]
+pub struct TableKinds {
+    /// Its rows are not read soon: they need no room in the page cache.
+    pub cold: Table,
+    /// Its leaves have once what all of their keys begin with.
+    pub sharing: Table,
+}
+
+impl TableKinds {
+    fn load(self, table: usize) -> TableLoad {
+        TableLoad::new(table == self.sharing.index())
+    }
 }
 
 /// The file behind the stream's head.
@@ -36,7 +52,7 @@ struct Body {
     roots: [TableRoot; TABLES_MAX],
     /// The one being written.
     at: usize,
-    cold: Table,
+    kinds: TableKinds,
     table: TableLoad,
     /// Rows of it that have come.
     come: u64,
@@ -51,16 +67,15 @@ impl std::fmt::Debug for FileBuilder {
 }
 
 impl FileBuilder {
-    /// Makes a file on an empty disk. Rows of the table `cold` are not read soon: they need no room
-    /// in the page cache.
+    /// Makes a file on an empty disk.
     ///
     /// # Errors
     /// When the disk is not empty.
-    pub fn new(disk: Arc<dyn Disk>, cold: Table) -> Result<Self> {
+    pub fn new(disk: Arc<dyn Disk>, kinds: TableKinds) -> Result<Self> {
         if disk.file_len()? > 0 {
             return Err(Error::stream("is to become a file that is not empty"));
         }
-        Ok(Self { disk, cold, crc: 0, partial: Vec::new(), body: None, failed: false })
+        Ok(Self { disk, kinds, crc: 0, partial: Vec::new(), body: None, failed: false })
     }
 
     /// The owner's bytes, once the stream's head has come.
@@ -143,7 +158,7 @@ impl FileBuilder {
         let mut rest = bytes;
         if self.body.is_none() {
             let Some((head, behind)) = rest.split_at_checked(HEAD) else { return Ok(0) };
-            let mut body = Body::new(&self.disk, self.cold, head)?;
+            let mut body = Body::new(&self.disk, self.kinds, head)?;
             body.end_tables()?;
             (self.body, rest) = (Some(body), behind);
         }
@@ -184,8 +199,9 @@ impl FileBuilder {
         };
         body.pages.finish()?;
         self.disk.sync()?;
+        let of_leaves = if body.pages.has_sharing_leaf() { FORMAT_SHARING } else { FORMAT_FIRST };
         let meta = Meta {
-            format: body.format,
+            format: body.format.max(of_leaves),
             page_bytes: body.pages.page_bytes(),
             txn: 1,
             pages: body.pages.pages(),
@@ -200,7 +216,7 @@ impl FileBuilder {
 }
 
 impl Body {
-    fn new(disk: &Arc<dyn Disk>, cold: Table, head: &[u8]) -> Result<Self> {
+    fn new(disk: &Arc<dyn Disk>, kinds: TableKinds, head: &[u8]) -> Result<Self> {
         let cut = || Error::stream("has a head that cannot be read");
         let version = read_le!(head, 0, u32).ok_or_else(cut)?;
         let format = match version {
@@ -222,8 +238,8 @@ impl Body {
             *rows = read_le!(head, at, u64).ok_or_else(cut)?;
         }
         let pages = PageRow::new(Arc::clone(disk), page_bytes);
-        let (roots, table) = ([TableRoot::default(); TABLES_MAX], TableLoad::default());
-        Ok(Self { format, user, rows, pages, roots, at: 0, cold, table, come: 0, last: None })
+        let (roots, table) = ([TableRoot::default(); TABLES_MAX], kinds.load(0));
+        Ok(Self { format, user, rows, pages, roots, at: 0, kinds, table, come: 0, last: None })
     }
 
     /// Takes a row; what is behind it, or none if the row is not whole.
@@ -256,11 +272,12 @@ impl Body {
     /// Ends the table whose rows have all come, and those behind it that have none.
     fn end_tables(&mut self) -> Result<()> {
         while self.at < TABLES_MAX && self.come == self.rows[self.at] {
-            self.roots[self.at] = std::mem::take(&mut self.table).finish(&mut self.pages)?;
+            let next = self.kinds.load(self.at + 1);
+            self.roots[self.at] = std::mem::replace(&mut self.table, next).finish(&mut self.pages)?;
             (self.come, self.last) = (0, None);
             self.at += 1;
         }
-        self.pages.set_cold(self.at == self.cold.index())
+        self.pages.set_cold(self.at == self.kinds.cold.index())
     }
 }
 

@@ -15,8 +15,8 @@ use crate::disk::Disk;
 use crate::limits::{BULK_WRITE_BYTES, DIRECT_ALIGNMENT, GROW_BYTES_MAX};
 use crate::meta::{TableRoot, first_page};
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, SLOT, branch_cell, encode_extent, extent_pages, leaf_cell_bytes,
-    leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
+    Cells, PageId, PageKind, PageRef, SHARING_LEAF, SLOT, branch_cell, encode_extent, extent_pages,
+    leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
 };
 
 /// The pages of a new file, laid out in their order.
@@ -31,6 +31,8 @@ pub(super) struct PageRow {
     are_cold: bool,
     laid_out: Vec<LaidOutPart>,
     file_len: u64,
+    /// One of them is a leaf that has once what all of its keys begin with.
+    has_sharing_leaf: bool,
 }
 
 /// Pages that begin where a direct write may begin.
@@ -58,6 +60,8 @@ pub(super) struct TableLoad {
     /// The open pages, leaf first.
     levels: Vec<OpenPage>,
     rows: u64,
+    /// Its leaves have once what all of their keys begin with.
+    are_leaves_sharing: bool,
 }
 
 /// A page that is not full yet.
@@ -115,7 +119,17 @@ impl PageRow {
     /// Pages behind the meta slots of an empty disk.
     pub(super) fn new(disk: Arc<dyn Disk>, page_bytes: u32) -> Self {
         let (next, buffer) = (first_page(page_bytes), PageBuffer::new(page_bytes));
-        Self { disk, page_bytes, next, buffer, are_cold: false, laid_out: Vec::new(), file_len: 0 }
+        let laid_out = Vec::new();
+        Self {
+            disk,
+            page_bytes,
+            next,
+            buffer,
+            are_cold: false,
+            laid_out,
+            file_len: 0,
+            has_sharing_leaf: false,
+        }
     }
 
     /// Bytes of a page.
@@ -128,6 +142,11 @@ impl PageRow {
         self.next
     }
 
+    /// Whether a page is a leaf that has once what all of its keys begin with.
+    pub(super) fn has_sharing_leaf(&self) -> bool {
+        self.has_sharing_leaf
+    }
+
     /// Whether nobody reads the next pages soon.
     pub(super) fn set_cold(&mut self, are_cold: bool) -> Result<()> {
         if self.are_cold != are_cold {
@@ -138,8 +157,9 @@ impl PageRow {
     }
 
     fn page(&mut self, kind: PageKind, cells: &Cells) -> Result<PageRef> {
-        let id = PageId(self.next);
+        let (id, start) = (PageId(self.next), self.buffer.bytes.len());
         let at = cells.encode(kind, id, self.page_bytes, &mut self.buffer.bytes);
+        self.has_sharing_leaf |= self.buffer.bytes[start] == SHARING_LEAF;
         self.next += 1;
         self.end_part_if_full()?;
         Ok(at)
@@ -190,6 +210,11 @@ impl PageRow {
 }
 
 impl TableLoad {
+    /// A table without rows.
+    pub(super) fn new(are_leaves_sharing: bool) -> Self {
+        Self { are_leaves_sharing, ..Self::default() }
+    }
+
     /// Adds the next row; its key must be above those of all rows before.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], out: &mut PageRow) -> Result<()> {
         self.rows += 1;
@@ -205,9 +230,16 @@ impl TableLoad {
         if self.levels.len() == level {
             self.levels.push(OpenPage::default());
         }
-        let cells = &self.levels[level].cells;
+        let cells = &mut self.levels[level].cells;
+        if level == 0 && self.are_leaves_sharing {
+            cells.share();
+        }
         let cell_bytes: usize = cell.iter().map(|part| part.len()).sum();
-        if !cells.is_empty() && cells.page_bytes() + SLOT + cell_bytes > out.page_bytes as usize {
+        let page_bytes = match level {
+            0 => cells.page_bytes_with_leaf_cell(key, cell_bytes),
+            _ => cells.page_bytes() + SLOT + cell_bytes,
+        };
+        if !cells.is_empty() && page_bytes > out.page_bytes as usize {
             self.close(level, out)?;
         }
         let page = &mut self.levels[level];

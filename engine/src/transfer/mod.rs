@@ -20,7 +20,7 @@ mod build;
 mod bulk;
 mod stream;
 
-pub use build::FileBuilder;
+pub use build::{FileBuilder, TableKinds};
 pub use bulk::LaidOut;
 pub use stream::StateStream;
 

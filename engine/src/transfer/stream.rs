@@ -1,6 +1,7 @@
 //! Reading a state as a stream.
 
 use crate::Result;
+use crate::key_parts::KeyParts;
 use crate::limits::{TABLES_MAX, TRANSFER_CHUNK_BYTES};
 use crate::meta::{FORMAT_DIVIDED, FORMAT_RANGED, Table};
 use crate::mutants::{self, Mutant};
@@ -103,7 +104,7 @@ impl StateStream {
         cursor.seek(&self.from)?;
         let mut last = None;
         while out.len() < end {
-            let Some((key, value)) = cursor.next()? else {
+            let Some((key, value)) = cursor.next_parts()? else {
                 let (read, rows) = (self.rows, state.len(Table(self.table)));
                 if read != rows {
                     let table = self.table;
@@ -120,23 +121,23 @@ impl StateStream {
                 continue;
             }
             let head = row_head(key, value);
-            if out.len() + head.len() + key.len() + value.len() <= end {
-                [&head[..], key, value].iter().for_each(|part| out.extend_from_slice(part));
+            let [begin, rest] = key.parts();
+            let row = [&head[..], begin, rest, value];
+            if out.len() + row.iter().map(|part| part.len()).sum::<usize>() <= end {
+                row.iter().for_each(|part| out.extend_from_slice(part));
             } else {
-                self.left = [&head[..], key, value].concat();
+                self.left = row.concat();
                 self.take_left(out, end);
             }
         }
         if let Some(last) = last {
-            self.from.clear();
-            self.from.extend_from_slice(last);
-            self.from.push(0);
+            self.from = last.next();
         }
         Ok(())
     }
 }
 
-fn row_head(key: &[u8], value: &[u8]) -> [u8; ROW_HEAD] {
+fn row_head(key: KeyParts<'_>, value: &[u8]) -> [u8; ROW_HEAD] {
     let key_len = u16::try_from(key.len()).expect("a key is shorter than a page");
     let value_len = u32::try_from(value.len()).expect("a value's length is checked when it is put");
     let mut head = [0; ROW_HEAD];

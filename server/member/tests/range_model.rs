@@ -63,7 +63,7 @@ fn ascending(target: i32, left: &KeyValue, right: &KeyValue) -> Ordering {
 fn naive(request: &RangeRequest, reader: Reader<'_>) -> RangeResponse {
     let at = reader.resolve(request.revision).unwrap();
     let range = KeyRange::from_wire(&request.key, &request.range_end);
-    let decoded = |(_, meta): (revd_engine::mvcc::IndexKey<'_>, revd_engine::mvcc::KeyMeta)| {
+    let decoded = |(_, meta): (revd_engine::key_parts::KeyParts<'_>, revd_engine::mvcc::KeyMeta)| {
         KeyValue::decode(reader.record(meta.modified).unwrap()).unwrap()
     };
     let all: Vec<KeyValue> = reader.scan(range, at, Direction::Forward).map(decoded).collect();

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild};
 use crate::mvcc::key_index::row::Row;
 
 /// A tree of keys that come in order with their histories, built from the leaves up.
-pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHistory)>) -> Option<IndexNode> {
+pub(super) fn build<'k>(mut entries: impl Iterator<Item = (KeyParts<'k>, KeyHistory)>) -> Option<IndexNode> {
     let mut level: Vec<NewChild> = Vec::new();
     loop {
         let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
@@ -19,8 +20,8 @@ pub(super) fn build<K: AsRef<[u8]>>(mut entries: impl Iterator<Item = (K, KeyHis
         if keys.is_empty() {
             break;
         }
-        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::bytes(key.as_ref())));
-        let is_sorted = keys.is_sorted_by(|one, next| one.as_ref() < next.as_ref());
+        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Parts(*key)));
+        let is_sorted = keys.is_sorted_by(|one, next| one < next);
         let first = if is_sorted { key_behind(&level, leaf.key_ref(0))? } else { return None };
         level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
     }
@@ -92,6 +93,7 @@ fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
 
 #[cfg(test)]
 mod tests {
+    use crate::key_parts::KeyParts;
     use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::key_index::KeyIndex;
     use crate::mvcc::revision::Revision;
@@ -103,7 +105,9 @@ mod tests {
     /// Keys by number; some of them have been deleted since, and compacted.
     fn part(numbers: std::ops::Range<usize>, deleted: &[usize]) -> KeyIndex {
         let created = KeyHistory::created(Revision { main: 1, sub: 0 });
-        let mut part = KeyIndex::from_sorted(numbers.map(|number| (key(number), created.clone()))).unwrap();
+        let keys: Vec<_> = numbers.map(key).collect();
+        let entries = keys.iter().map(|key| (KeyParts::from(&key[..]), created.clone()));
+        let mut part = KeyIndex::from_sorted(entries).unwrap();
         for number in deleted {
             part.tombstone(&key(*number), Revision { main: 2, sub: 0 }).unwrap();
             part.compact_key(&key(*number), 2);
@@ -161,11 +165,9 @@ mod tests {
         assert!(KeyIndex::concatenated(parts()).is_none());
         let [one, other] = parts();
         assert!(KeyIndex::concatenated([other, one]).is_none());
-        assert!(
-            KeyIndex::from_sorted(
-                [3, 5, 4].map(|it| (key(it), KeyHistory::created(Revision { main: 1, sub: 0 }))).into_iter()
-            )
-            .is_none()
-        );
+        let keys = [3, 5, 4].map(key);
+        let history = KeyHistory::created(Revision { main: 1, sub: 0 });
+        let entries = keys.iter().map(|key| (KeyParts::from(&key[..]), history.clone()));
+        assert!(KeyIndex::from_sorted(entries).is_none());
     }
 }

@@ -8,8 +8,8 @@
 
 use std::collections::BinaryHeap;
 
+use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::node::{Child, IndexNode, Subtree};
 use crate::mvcc::key_range::KeyRange;
 
@@ -30,7 +30,7 @@ pub struct CreatedSearch<'i> {
     parts: Vec<Subtree<'i>>,
     /// Subtrees that are to be looked into, by the best rank that a key in them may have.
     open: BinaryHeap<(i64, usize)>,
-    best: Option<(i64, IndexKey<'i>, KeyMeta)>,
+    best: Option<(i64, KeyParts<'i>, KeyMeta)>,
 }
 
 impl Created {
@@ -69,7 +69,7 @@ impl<'i> CreatedSearch<'i> {
 
     /// Goes on for about so many steps, which are taken off; the key when it is found, or that
     /// there is none.
-    pub fn step(&mut self, steps: &mut usize) -> Option<Option<(IndexKey<'i>, KeyMeta)>> {
+    pub fn step(&mut self, steps: &mut usize) -> Option<Option<(KeyParts<'i>, KeyMeta)>> {
         while let Some((rank, at)) = self.open.peek().copied() {
             let has_ties = self.wanted == Created::First;
             if self.best.is_some_and(|(best, ..)| rank < best || (rank == best && !has_ties)) {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::build;
-use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -41,7 +41,7 @@ impl KeyIndex {
 
     /// An index from its keys in ascending order; none if they are in another.
     #[must_use]
-    pub fn from_sorted<K: AsRef<[u8]>>(keys: impl Iterator<Item = (K, KeyHistory)>) -> Option<Self> {
+    pub fn from_sorted<'k>(keys: impl Iterator<Item = (KeyParts<'k>, KeyHistory)>) -> Option<Self> {
         Some(Self { root: IndexRoot { node: Arc::new(build::build(keys)?) } })
     }
 
@@ -225,12 +225,12 @@ impl IndexRoot {
     }
 
     /// All keys with their histories, dead ones included, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (IndexKey<'_>, &KeyHistory)> {
+    pub fn entries(&self) -> impl Iterator<Item = (KeyParts<'_>, &KeyHistory)> {
         node::IndexEntries::new(&self.node).map(|entry| (entry.key, entry.history))
     }
 
     /// All keys from `key` on with their histories, dead ones included, in order.
-    pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (IndexKey<'_>, &KeyHistory)> + use<'_> {
+    pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (KeyParts<'_>, &KeyHistory)> + use<'_> {
         node::IndexEntries::from(&self.node, key).map(|entry| (entry.key, entry.history))
     }
 

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::mvcc::key_index::key::IndexKey;
+use crate::key_parts::KeyParts;
 
 /// A key with memory of its own.
 pub type Key = Arc<[u8]>;
@@ -33,7 +33,7 @@ const _: () = assert!(PACKED_BYTES_MAX <= u16::MAX as usize);
 /// A key on its way into a node or out of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeyRef<'k> {
-    Parts(IndexKey<'k>),
+    Parts(KeyParts<'k>),
     /// With memory of its own, which can be shared.
     Own(&'k Key),
 }
@@ -70,13 +70,13 @@ pub(super) struct KeysApart {
 impl<'k> KeyRef<'k> {
     /// A key in one piece.
     pub(super) fn bytes(bytes: &'k [u8]) -> Self {
-        Self::Parts(IndexKey::from(bytes))
+        Self::Parts(KeyParts::from(bytes))
     }
 
-    pub(super) fn key(self) -> IndexKey<'k> {
+    pub(super) fn key(self) -> KeyParts<'k> {
         match self {
             Self::Parts(key) => key,
-            Self::Own(key) => IndexKey::from(&**key),
+            Self::Own(key) => KeyParts::from(&**key),
         }
     }
 
@@ -174,7 +174,7 @@ impl Keys {
 
 impl PackedKeys {
     /// These keys, so many, which are in order, so many at the front apart.
-    fn new<'k>(keys: impl Iterator<Item = IndexKey<'k>> + Clone, len: usize, unsearched: usize) -> Self {
+    fn new<'k>(keys: impl Iterator<Item = KeyParts<'k>> + Clone, len: usize, unsearched: usize) -> Self {
         let same = same(keys.clone(), unsearched);
         let begin = |at: usize| if at < unsearched { 0 } else { same };
         let total: usize = keys.clone().enumerate().map(|(at, key)| key.len() - begin(at)).sum();
@@ -214,13 +214,13 @@ impl PackedKeys {
         &keys[usize::from(self.same)..][packed_begin(ends, at)..packed_begin(ends, at + 1)]
     }
 
-    fn get(&self, at: usize) -> IndexKey<'_> {
+    fn get(&self, at: usize) -> KeyParts<'_> {
         let begin = if at < usize::from(self.unsearched) { &[] } else { self.begin() };
-        IndexKey::new(begin, self.piece(at))
+        KeyParts::new(begin, self.piece(at))
     }
 
     /// The keys and one more where the tags of the others stay, which is usual: copies the pieces.
-    fn with_tag(&self, at: usize, key: IndexKey<'_>) -> Option<Self> {
+    fn with_tag(&self, at: usize, key: KeyParts<'_>) -> Option<Self> {
         let (len, same, unsearched) = (self.len(), usize::from(self.same), usize::from(self.unsearched));
         let stay = len >= unsearched + 2 && at >= unsearched && key.starts_with(self.begin());
         let (tags, rest) = self.bytes.split_at(len * TAG);
@@ -256,7 +256,7 @@ impl KeysApart {
     }
 
     fn set_tags(&mut self, unsearched: usize) {
-        self.same = same(self.keys.iter().map(|key| IndexKey::from(&**key)), unsearched);
+        self.same = same(self.keys.iter().map(|key| KeyParts::from(&**key)), unsearched);
         let tag = |(at, key): (usize, &Key)| if at < unsearched { 0 } else { tag_of(&key[self.same..]) };
         self.tags = self.keys.iter().enumerate().map(tag).collect();
     }
@@ -372,7 +372,7 @@ fn put(place: &mut &mut [u8], bytes: &[u8]) {
     *place = rest;
 }
 
-fn put_key(place: &mut &mut [u8], key: IndexKey<'_>) {
+fn put_key(place: &mut &mut [u8], key: KeyParts<'_>) {
     key.parts().iter().for_each(|part| put(place, part));
 }
 
@@ -383,7 +383,7 @@ fn short(number: usize) -> u16 {
 
 /// A short key that is above `before` and not above `key`: the key itself where most of it would be
 /// copied, and it can be shared.
-pub(super) fn between(before: IndexKey<'_>, key: KeyRef<'_>) -> Key {
+pub(super) fn between(before: KeyParts<'_>, key: KeyRef<'_>) -> Key {
     let begin = key.key().until(before.common(key.key()) + 1);
     match key {
         KeyRef::Own(own) if begin.len() > own.len() / 2 => Key::clone(own),
@@ -392,7 +392,7 @@ pub(super) fn between(before: IndexKey<'_>, key: KeyRef<'_>) -> Key {
 }
 
 /// How many bytes all searched ones of these keys, which are in order, begin with alike.
-fn same<'k>(keys: impl Iterator<Item = IndexKey<'k>>, unsearched: usize) -> usize {
+fn same<'k>(keys: impl Iterator<Item = KeyParts<'k>>, unsearched: usize) -> usize {
     let mut searched = keys.skip(unsearched);
     let Some(first) = searched.next() else { return 0 };
     first.common(searched.last().unwrap_or(first))
@@ -408,7 +408,7 @@ fn tag_of(rest: &[u8]) -> u32 {
     u32::from_be_bytes(bytes)
 }
 
-fn tag(rest: IndexKey<'_>) -> u32 {
+fn tag(rest: KeyParts<'_>) -> u32 {
     match rest.parts() {
         [[], whole] => tag_of(whole),
         [begin, _] if begin.len() >= TAG => tag_of(begin),
@@ -483,7 +483,7 @@ mod tests {
             (b"key/1", b"key/2", b"key/2"),
         ];
         for (before, key, expected) in pairs {
-            let cut = between(IndexKey::from(before), KeyRef::bytes(key));
+            let cut = between(KeyParts::from(before), KeyRef::bytes(key));
             assert_eq!(&*cut, expected, "between {before:?} and {key:?}");
             assert!(before < &*cut && &*cut <= key);
         }
@@ -493,10 +493,10 @@ mod tests {
     fn a_key_between_two_is_shared_where_most_of_it_would_be_copied() {
         let key = Key::from([&[b'k'; 100][..], b"2", &[b'z'; 100]].concat());
         let (half, most) = ([b'k'; 99], [b'k'; 101]);
-        let cut = between(IndexKey::from(&half[..]), KeyRef::Own(&key));
+        let cut = between(KeyParts::from(&half[..]), KeyRef::Own(&key));
         assert!(half[..] < *cut && *cut == key[..100], "{cut:?}");
         let key = Key::from([&[b'k'; 101][..], &[b'z'; 99]].concat());
-        let most = IndexKey::from(&most[..]);
+        let most = KeyParts::from(&most[..]);
         assert!(Arc::ptr_eq(&between(most, KeyRef::Own(&key)), &key));
         assert_eq!(&*between(most, KeyRef::bytes(&key)), &key[..102]);
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::key_parts::KeyParts;
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::row::{Item, Row};
 use crate::mvcc::key_range::KeyRange;
@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<IndexNode>() == 48);
 /// A key and its history, as a leaf holds them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IndexEntry<'i> {
-    pub(super) key: IndexKey<'i>,
+    pub(super) key: KeyParts<'i>,
     pub(super) history: &'i KeyHistory,
 }
 
@@ -167,7 +167,7 @@ impl<'i> Subtree<'i> {
     ) -> impl Iterator<Item = IndexEntry<'i>> + use<'i> {
         let from = if self.begins { entries.not_below(range.start()) } else { 0 };
         let rest = (from..entries.len()).map(|at| entries.entry(at));
-        rest.take_while(move |entry| entry.key.is_before_end(range))
+        rest.take_while(move |entry| range.ends_after_parts(entry.key))
     }
 
     /// The parts of a branch of which something may be in the range.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
 
-use crate::mvcc::key_index::key::IndexKey;
+use crate::key_parts::KeyParts;
 use crate::mvcc::key_index::keys::{KeyRef, Keys};
 
 /// An item of a row.
@@ -56,7 +56,7 @@ impl<T: Item> Row<T> {
         std::mem::take(&mut self.items).into_vec()
     }
 
-    pub(super) fn key(&self, at: usize) -> IndexKey<'_> {
+    pub(super) fn key(&self, at: usize) -> KeyParts<'_> {
         self.keys.get(at).key()
     }
 

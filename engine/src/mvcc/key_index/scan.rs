@@ -5,8 +5,8 @@
 //! walk can be told how many steps it may take: a range of dead keys is as much work as one of
 //! living keys.
 
+use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::{KeyHistory, KeyMeta};
-use crate::mvcc::key_index::key::IndexKey;
 use crate::mvcc::key_index::node::{Child, IndexNode};
 use crate::mvcc::key_index::row::Row;
 use crate::mvcc::key_range::KeyRange;
@@ -32,14 +32,14 @@ pub struct Scan<'i> {
     /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
-    passed: Option<IndexKey<'i>>,
+    passed: Option<KeyParts<'i>>,
 }
 
 /// The result of a walk of some steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought<'i> {
     /// The next key of the range.
-    Key(IndexKey<'i>, KeyMeta),
+    Key(KeyParts<'i>, KeyMeta),
     /// Nothing within these steps; there may be more.
     Later,
     /// The range has no more keys.
@@ -125,7 +125,7 @@ impl<'i> Scan<'i> {
 
     /// The last key that was looked at, dead or alive, inside of the range.
     #[must_use]
-    pub fn passed(&self) -> Option<IndexKey<'i>> {
+    pub fn passed(&self) -> Option<KeyParts<'i>> {
         self.passed
     }
 
@@ -151,7 +151,7 @@ impl<'i> Scan<'i> {
             };
             let entry = self.leaf.expect("a leaf with entries to come").entry(at);
             let inside = match self.direction {
-                Direction::Forward => entry.key.is_before_end(self.range),
+                Direction::Forward => self.range.ends_after_parts(entry.key),
                 Direction::Reverse => entry.key >= *self.range.start(),
             };
             if !inside {
@@ -169,7 +169,7 @@ impl<'i> Scan<'i> {
 }
 
 impl<'i> Iterator for Scan<'i> {
-    type Item = (IndexKey<'i>, KeyMeta);
+    type Item = (KeyParts<'i>, KeyMeta);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

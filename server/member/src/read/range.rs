@@ -6,10 +6,9 @@
 use std::cmp::Reverse;
 
 use bytes::Bytes;
+use revd_engine::key_parts::KeyParts;
 use revd_engine::mvcc::record::{Stamp, encode_put};
-use revd_engine::mvcc::{
-    Counting, Direction, IndexKey, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord,
-};
+use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord};
 use revd_engine::varint;
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
@@ -118,7 +117,7 @@ pub struct RangeRun<'a> {
     /// Keys answered so far.
     taken: u64,
     /// The last one that was passed, dead or alive, if keys come in order.
-    last_key: Option<IndexKey<'a>>,
+    last_key: Option<KeyParts<'a>>,
     body: Body,
     /// Keys that are gathered to be sorted.
     gathered: Hold,
@@ -417,7 +416,7 @@ pub fn stored<'r>(reader: &Reader<'r>, meta: KeyMeta) -> Result<StoredRecord<'r>
 fn push_kv(
     body: &mut Body,
     reader: &Reader<'_>,
-    key: IndexKey<'_>,
+    key: KeyParts<'_>,
     meta: KeyMeta,
     keys_only: bool,
 ) -> Result<usize, Error> {
@@ -429,7 +428,7 @@ fn push_kv(
     Ok(record.len())
 }
 
-fn push_encoded(body: &mut Body, key: IndexKey<'_>, meta: KeyMeta, lease: i64) -> Result<usize, Error> {
+fn push_encoded(body: &mut Body, key: KeyParts<'_>, meta: KeyMeta, lease: i64) -> Result<usize, Error> {
     let stamp = Stamp {
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,

@@ -8,7 +8,8 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use revd_engine::mvcc::{IndexKey, KeyMeta};
+use revd_engine::key_parts::KeyParts;
+use revd_engine::mvcc::KeyMeta;
 
 use crate::error::Error;
 use crate::limits;
@@ -26,7 +27,7 @@ pub(super) enum Rank<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SortEntry<'a> {
     pub(super) rank: Rank<'a>,
-    pub(super) key: IndexKey<'a>,
+    pub(super) key: KeyParts<'a>,
     pub(super) meta: KeyMeta,
 }
 
@@ -261,7 +262,7 @@ mod tests {
                         .iter()
                         .map(|(_, key)| *key)
                         .take(limit)
-                        .map(IndexKey::from)
+                        .map(KeyParts::from)
                         .collect::<Vec<_>>()
                         .iter()),
                     "{limit} of {different}"

@@ -1,22 +1,21 @@
-//! A key as the index holds it: in two pieces, of which other keys share the first.
+//! A key in two pieces, of which keys beside it share the first: so they lie in a node of the key
+//! index and in a leaf of the file.
 
 use std::cmp::Ordering;
-
-use crate::mvcc::key_range::KeyRange;
 
 /// How many bytes of two keys are compared at once.
 const BLOCK: usize = 64;
 
-/// A key of the index. Its bytes are those of the two pieces, one behind the other; where they are
+/// A key. Its bytes are those of the two pieces, one behind the other; where they are
 /// divided says nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct IndexKey<'k> {
+pub struct KeyParts<'k> {
     begin: &'k [u8],
     rest: &'k [u8],
 }
 
-impl<'k> IndexKey<'k> {
-    pub(super) fn new(begin: &'k [u8], rest: &'k [u8]) -> Self {
+impl<'k> KeyParts<'k> {
+    pub(crate) fn new(begin: &'k [u8], rest: &'k [u8]) -> Self {
         Self { begin, rest }
     }
 
@@ -24,6 +23,12 @@ impl<'k> IndexKey<'k> {
     #[must_use]
     pub fn parts(&self) -> [&'k [u8]; 2] {
         [self.begin, self.rest]
+    }
+
+    /// Its bytes, if they lie in one piece.
+    #[must_use]
+    pub fn sole(&self) -> Option<&'k [u8]> {
+        self.begin.is_empty().then_some(self.rest)
     }
 
     /// How many bytes it has.
@@ -64,15 +69,6 @@ impl<'k> IndexKey<'k> {
         self.begin.starts_with(front) && self.rest.starts_with(behind)
     }
 
-    /// Whether it lies before the end of a range; the start is not looked at.
-    pub(super) fn is_before_end(&self, range: KeyRange<'_>) -> bool {
-        match range {
-            KeyRange::One(one) => *self <= *one,
-            KeyRange::Span { end, .. } => *self < *end,
-            KeyRange::From(_) => true,
-        }
-    }
-
     /// Its first bytes, so many; all if it has fewer.
     #[must_use]
     pub fn until(self, len: usize) -> Self {
@@ -83,14 +79,14 @@ impl<'k> IndexKey<'k> {
 
     /// What follows its first bytes, so many, which it must have.
     #[must_use]
-    pub(super) fn behind(self, at: usize) -> Self {
+    pub(crate) fn behind(self, at: usize) -> Self {
         let in_begin = at.min(self.begin.len());
         Self { begin: &self.begin[in_begin..], rest: &self.rest[at - in_begin..] }
     }
 
     /// How many bytes both begin with alike.
     #[must_use]
-    pub(super) fn common(self, other: Self) -> usize {
+    pub(crate) fn common(self, other: Self) -> usize {
         let (mut one, mut other) = (self, other);
         let mut alike = 0;
         loop {
@@ -111,27 +107,27 @@ impl<'k> IndexKey<'k> {
     }
 }
 
-impl<'k> From<&'k [u8]> for IndexKey<'k> {
+impl<'k> From<&'k [u8]> for KeyParts<'k> {
     fn from(bytes: &'k [u8]) -> Self {
         Self { begin: &[], rest: bytes }
     }
 }
 
-impl PartialEq for IndexKey<'_> {
+impl PartialEq for KeyParts<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for IndexKey<'_> {}
+impl Eq for KeyParts<'_> {}
 
-impl PartialOrd for IndexKey<'_> {
+impl PartialOrd for KeyParts<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for IndexKey<'_> {
+impl Ord for KeyParts<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         let alike = self.common(*other);
         let (one, other) = (self.behind(alike), other.behind(alike));
@@ -139,13 +135,13 @@ impl Ord for IndexKey<'_> {
     }
 }
 
-impl PartialEq<[u8]> for IndexKey<'_> {
+impl PartialEq<[u8]> for KeyParts<'_> {
     fn eq(&self, other: &[u8]) -> bool {
         self.len() == other.len() && self.starts_with(other)
     }
 }
 
-impl PartialOrd<[u8]> for IndexKey<'_> {
+impl PartialOrd<[u8]> for KeyParts<'_> {
     fn partial_cmp(&self, other: &[u8]) -> Option<Ordering> {
         let (front, behind) = other.split_at(other.len().min(self.begin.len()));
         let order = self.begin.cmp(front);
@@ -186,7 +182,7 @@ mod tests {
             let (one, other) = (bytes(&mut random), bytes(&mut random));
             let (at, there) = (divided(&one, &mut random), divided(&other, &mut random));
             let (mine, theirs) =
-                (IndexKey::new(&one[..at], &one[at..]), IndexKey::new(&other[..there], &other[there..]));
+                (KeyParts::new(&one[..at], &one[at..]), KeyParts::new(&other[..there], &other[there..]));
             let (is_less, alike) = (one < other, one.iter().zip(&other).take_while(|(a, b)| a == b).count());
             assert_eq!(mine.cmp(&theirs), one.cmp(&other), "{one:?} {at}, {other:?} {there}");
             assert_eq!((mine == theirs, mine < other[..]), (one == other, is_less));
