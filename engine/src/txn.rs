@@ -182,7 +182,7 @@ impl<'d> WriteTxn<'d> {
 
     /// Leaves of a table that this transaction writes have once what all of their keys begin with.
     /// The table is read with [`crate::btree::cursor::Cursor::next_parts`] then.
-    pub(crate) fn share_beginnings(&mut self, table: Table) {
+    pub fn share_beginnings(&mut self, table: Table) {
         self.trees[table.index()].are_leaves_sharing = true;
     }
 

@@ -309,4 +309,48 @@ mod tests {
             assert!(cells.page_bytes().max(right.page_bytes()) <= page_bytes as usize);
         }
     }
+
+    /// Whatever the keys have in common, and wherever the one too many is put.
+    #[test]
+    fn dividing_a_leaf_of_keys_that_begin_alike_leaves_two_that_fit() {
+        let (page_bytes, mut random) = (256, crate::random::Random::new(9));
+        let key_max = crate::limits::key_bytes_max(page_bytes) as u64;
+        for _ in 0..20_000 {
+            let same = usize::try_from(random.below(key_max)).unwrap();
+            let mut cells = Cells::default();
+            cells.share();
+            let mut number = 0;
+            while cells.page_bytes() <= page_bytes as usize {
+                number += 1;
+                let room = key_max - same as u64;
+                let own = usize::try_from(1 + random.below(room)).unwrap();
+                let key = [vec![b'k'; same], vec![random.below(256).to_le_bytes()[0]; own]].concat();
+                let most = leaf_cell_bytes_max(page_bytes) - LEAF_HEAD - key.len();
+                let most = if random.one_in(3) { most as u64 } else { random.below(most as u64 + 1) };
+                let cell = crate::page::leaf_cell(&key, &vec![0; usize::try_from(most).unwrap()]);
+                let at =
+                    (0..cells.len()).find(|at| cell_key(PageKind::Leaf, cells.cell(*at)) >= Some(&key[..]));
+                let at = at.unwrap_or(cells.len());
+                let others = cells.clone();
+                cells.insert(at, &cell);
+                if cells.first_breaks_begin() && cells.page_bytes() > page_bytes as usize && at == 0 {
+                    assert!(others.page_bytes() <= page_bytes as usize);
+                    cells = others; // it is the leaf before: `btree/insert.rs`
+                }
+                if at + 1 == cells.len() && cells.page_bytes() > page_bytes as usize {
+                    assert!(cells.split_off(at).page_bytes() <= page_bytes as usize);
+                    assert!(cells.page_bytes() <= page_bytes as usize);
+                    break;
+                }
+                if number > 200 {
+                    break;
+                }
+            }
+            if cells.page_bytes() <= page_bytes as usize {
+                continue;
+            }
+            let right = cells.split_off(cells.middle());
+            assert!(cells.page_bytes().max(right.page_bytes()) <= page_bytes as usize, "{same}");
+        }
+    }
 }
