@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::db::{Db, read_space};
 use crate::key_parts::KeyParts;
-use crate::meta::{TableRoot, first_page};
+use crate::meta::{FORMAT_SHARING, TableRoot, first_page};
 use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
 use crate::space::Extent;
 use crate::{Error, Result};
@@ -62,6 +62,7 @@ struct PageWalk<'p> {
     seen: BTreeSet<u64>,
     /// Pages of the file.
     end: u64,
+    format: u32,
     keys: u64,
 }
 
@@ -74,8 +75,15 @@ pub fn check(db: &Db) -> Result<FileReport> {
     let inner = snapshot.parts();
     // Verify every checksum again, whatever was verified before.
     let pages = Pages { verified: Arc::new(Verified::default()), ..inner.pages.clone() };
-    let mut walk =
-        PageWalk { pages, original: &inner.pages, seen: BTreeSet::new(), end: db.space.end(), keys: 0 };
+    let format = inner.meta.format;
+    let mut walk = PageWalk {
+        pages,
+        original: &inner.pages,
+        seen: BTreeSet::new(),
+        end: db.space.end(),
+        format,
+        keys: 0,
+    };
     for table in &inner.meta.tables {
         walk.table(table)?;
     }
@@ -144,6 +152,10 @@ impl PageWalk<'_> {
         let pages = self.pages.clone();
         let page = pages.tree_page(at)?;
         let leaf = page.kind() == PageKind::Leaf;
+        if !page.begin().is_empty() && self.format < FORMAT_SHARING {
+            let what = format!("shares a beginning of keys in a file of format {}", self.format);
+            return Err(pages.damage(at.id, what));
+        }
         if page.is_empty() || leaf != (levels == 1) {
             return Err(pages.damage(at.id, format!("is empty or not {levels} levels above the leaves' end")));
         }

@@ -127,7 +127,10 @@ impl Sealer {
                     if let Some(leaf) = view.leaf_cell(at)
                         && let StoredValue::Extent { at: first, .. } = leaf.value
                     {
-                        found.push((place + 6 + leaf.key.len() + 8, self.extent(PageKind::Value, first)));
+                        found.push((
+                            place + 6 + leaf.key.parts()[1].len() + 8,
+                            self.extent(PageKind::Value, first),
+                        ));
                     }
                 }
             }

@@ -144,10 +144,10 @@ fn a_slot_of_a_later_format_is_not_passed_over() {
     drop(scattered(&disk, &mut Random::new(14)));
     for slot in SLOT_OFFSETS.map(|offset| usize::try_from(offset).unwrap()) {
         let mut bytes = disk.bytes();
-        bytes[slot + 8..slot + 12].copy_from_slice(&5_u32.to_le_bytes());
+        bytes[slot + 8..slot + 12].copy_from_slice(&6_u32.to_le_bytes());
         let crc = crc32fast::hash(&bytes[slot..slot + SLOT_BYTES - 4]);
         bytes[slot + SLOT_BYTES - 4..slot + SLOT_BYTES].copy_from_slice(&crc.to_le_bytes());
         let error = open(&SimDisk::from_bytes(bytes)).unwrap_err();
-        assert!(matches!(error, Error::Newer { format: 5, known: 4 }), "{error}");
+        assert!(matches!(error, Error::Newer { format: 6, known: 5 }), "{error}");
     }
 }

@@ -251,3 +251,49 @@ fn what_keys_begin_with_is_there_once() {
         assert!(shared * 2 < whole + whole / 10, "{name}: {shared} pages, {whole} with whole keys");
     }
 }
+
+/// A leaf of many short cells, some of which become as long as can be, is divided where both parts
+/// fit a page by what they take there: their whole keys say nothing of that.
+#[test]
+fn a_leaf_of_short_and_long_cells_is_divided_where_both_parts_fit() {
+    // Two that a division by whole keys made too long.
+    grow(512, 60, 20, 2, &[(0, 178), (1, 178)]);
+    grow(8_192, 40, 202, 6, &[(0, 4_036), (1, 4_036)]);
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let page_bytes: u32 = if random.one_in(3) { 8_192 } else { 512 };
+        let most = (page_bytes as usize - 16) / 2 - 2;
+        let same = usize::try_from(random.below(u64::from(page_bytes) / 8 - 4)).unwrap();
+        let (len, tiny) = (u64::from(page_bytes) / 30 + random.below(40), random.below(8));
+        let run = random.below(len);
+        let longest = most - 6 - same - 4;
+        let grown: Vec<_> = (0..random.below(30))
+            .map(|_| {
+                let at = if random.one_in(4) { random.below(len) } else { (run + random.below(4)) % len };
+                let value = if random.one_in(4) { random.below(longest as u64 + 1) } else { longest as u64 };
+                (at, usize::try_from(value).unwrap())
+            })
+            .collect();
+        grow(page_bytes, same, len, usize::try_from(tiny).unwrap(), &grown);
+    }
+}
+
+/// Puts so many keys that begin with so many bytes, with short values, and then longer ones to some
+/// of them.
+fn grow(page_bytes_if_new: u32, same: usize, len: u64, value: usize, grown: &[(u64, usize)]) {
+    let mut db = Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new }).unwrap();
+    let key = |number: u64| format!("{}{number:04}", "k".repeat(same)).into_bytes();
+    let mut model = BTreeMap::new();
+    let puts = (0..len).map(|number| (number, value)).collect::<Vec<_>>();
+    for some in puts.chunks(50).chain(grown.chunks(3)) {
+        let mut txn = db.begin().unwrap();
+        txn.share_beginnings(SHARING);
+        for (number, bytes) in some {
+            txn.put(SHARING, &key(*number), &vec![7; *bytes]).unwrap();
+            model.insert(key(*number), vec![7; *bytes]);
+        }
+        txn.commit().unwrap();
+        check(&db).unwrap();
+    }
+    assert_eq!(read_all(&db.snapshot(), SHARING), model);
+}

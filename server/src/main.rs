@@ -39,6 +39,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    boot::runtime::prepare(config.cores);
     log::start(config.log_level);
     std::panic::set_hook(Box::new(end_on_panic));
     match boot::run(&config) {

@@ -81,7 +81,7 @@ fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: usize) -> Split {
     let last = node.cells.len() - 1;
     let at = match changed {
         at if at == last => last,
-        // The others fit as they are, and would take much more room with the new key among them.
+        // The others fit by themselves, and take much more room with this key among them.
         0 if node.kind == PageKind::Leaf && node.cells.first_breaks_begin() => 1,
         _ => node.cells.middle(),
     };

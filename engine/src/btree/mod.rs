@@ -121,7 +121,8 @@ fn check_cells(page: &PageView<'_>, page_bytes: u32) -> std::result::Result<(), 
     }
     let mut before: Option<KeyParts<'_>> = None;
     for at in 0..page.len() {
-        let len = page.cell(at).map_or(0, <[u8]>::len);
+        // With its whole key, as it is in memory.
+        let len = page.cell(at).map_or(0, <[u8]>::len) + page.begin().len();
         let key = page.key(at).filter(|key| key.len() <= key_bytes_max(page_bytes));
         let Some(key) = key.filter(|_| len <= leaf_cell_bytes_max(page_bytes)) else {
             return Err(format!("has a cell of {len} bytes that no page of this size takes"));

@@ -173,7 +173,14 @@ impl Store {
         if kind == CheckpointKind::WithIndex || for_compaction {
             return Some(IndexShare::Whole);
         }
-        self.index_pace.earned(self.records_since_index, keys, kept)
+        self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept)
+    }
+
+    /// A checkpoint would save some of the index, if nothing else: records have come so fast that
+    /// those before have not saved all that was earned.
+    #[must_use]
+    pub fn is_index_behind(&self) -> bool {
+        self.index_share(CheckpointKind::Auto).is_some()
     }
 
     /// Keys that saving all of the index looks at: those in memory, or the rows of the file, which

@@ -8,9 +8,9 @@
 //! round. A small index is one step.
 
 use crate::limits::{
-    HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART,
-    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS, INDEX_STEP_BYTES,
-    INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
+    HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_KEYS_PER_OWN,
+    INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS,
+    INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -88,9 +88,9 @@ impl IndexPace {
         keys.max(self.small_keys).saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
-    /// The share that so many records have earned, of an index of so many keys with so many
-    /// revisions that are kept; none if that is no step.
-    pub(crate) fn earned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
+    /// The share that so many records have earned, `own` of which the checkpoint itself saves, of an
+    /// index of so many keys with so many revisions that are kept; none if that is no step.
+    pub(crate) fn earned(&self, records: u64, own: u64, keys: u64, kept: u64) -> Option<IndexShare> {
         let counted = kept.min(self.counted_max(keys));
         let round = self.records_min.max(keys.max(counted) / INDEX_ROUND_PART);
         if self.is_small(keys, kept) {
@@ -98,7 +98,8 @@ impl IndexPace {
         }
         let earned = u128::from(records) * u128::from(keys) / u128::from(round);
         let earned = u64::try_from(earned).unwrap_or(u64::MAX).min(keys);
-        let max = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys);
+        // More than its own records earn: what others have left is made up for.
+        let max = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys).max(own.saturating_mul(INDEX_KEYS_PER_OWN));
         (earned >= self.step_keys.min(keys)).then_some(IndexShare::Keys {
             keys: earned.min(max),
             of: keys,
@@ -135,10 +136,10 @@ mod tests {
     #[test]
     fn a_small_index_is_saved_at_once_and_seldom() {
         let pace = IndexPace::default();
-        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN - 1, 100, 100), None);
-        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 100), Some(IndexShare::Whole));
-        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 1_000_000), None);
-        assert_eq!(pace.earned(500_000, 100, 1_000_000), Some(IndexShare::Whole));
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN - 1, 0, 100, 100), None);
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 0, 100, 100), Some(IndexShare::Whole));
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 0, 100, 1_000_000), None);
+        assert_eq!(pace.earned(500_000, 0, 100, 1_000_000), Some(IndexShare::Whole));
     }
 
     /// Their histories may be as long as a large index: they have its budget of bytes.
@@ -147,13 +148,14 @@ mod tests {
         let pace = IndexPace::default();
         let round = INDEX_SMALL_KEYS * INDEX_SMALL_CHANGES_PER_KEY / INDEX_ROUND_PART;
         for keys in [1, 100] {
-            let share = pace.earned(round, keys, 20_000_000).unwrap();
+            let share = pace.earned(round, 0, keys, 20_000_000).unwrap();
             assert_eq!(share, IndexShare::Keys { keys, of: keys, round });
             assert_eq!(pace.bytes_max(Some(share), 0), INDEX_STEP_BYTES);
-            assert_eq!(pace.earned(round - 1, keys, 20_000_000), None);
+            assert_eq!(pace.earned(round - 1, 0, keys, 20_000_000), None);
         }
         // A few keys more do not make the round twenty times as long.
-        let IndexShare::Keys { round: longer, .. } = pace.earned(round, 70_000, 20_000_000).unwrap() else {
+        let IndexShare::Keys { round: longer, .. } = pace.earned(round, 0, 70_000, 20_000_000).unwrap()
+        else {
             panic!("70,000 keys are a large index");
         };
         assert!(longer < round * 5 / 4, "{longer} records");
@@ -166,7 +168,7 @@ mod tests {
         let (mut records, mut saved, mut steps, mut most) = (0, 0, 0, 0);
         for _ in 0..5_000 {
             records += 1_000;
-            if let Some(share) = pace.earned(records, keys, keys) {
+            if let Some(share) = pace.earned(records, 1_000, keys, keys) {
                 records -= share.used(share.keys(), records);
                 saved += share.keys();
                 most = most.max(share.keys());
@@ -176,9 +178,23 @@ mod tests {
         assert!((keys - 2 * INDEX_STEP_KEYS..=keys).contains(&saved), "{saved} of {keys} keys in a round");
         assert!(most < 2 * INDEX_STEP_KEYS && steps > 300, "{steps} steps, the largest of {most} keys");
         // A share that was earned meanwhile is made up for, but not at once.
-        let late = pace.earned(5_000_000, keys, keys).unwrap();
+        let late = pace.earned(5_000_000, 1_000, keys, keys).unwrap();
         assert_eq!(late.keys(), INDEX_CHECKPOINT_KEYS_MAX);
         assert!(late.used(late.keys(), 5_000_000) < 100_000);
+    }
+
+    /// Small records come by the hundred thousand: the index does not fall behind them, round for
+    /// round.
+    #[test]
+    fn checkpoints_of_many_records_keep_up() {
+        let (pace, keys, own) = (IndexPace::default(), 100_000_000, 260_000);
+        let mut behind = 3_000_000;
+        for _ in 0..400 {
+            behind += own;
+            let share = pace.earned(behind, own, keys, keys).unwrap();
+            behind -= share.used(share.keys(), behind);
+        }
+        assert!(behind < own, "{behind} records have earned what is not saved");
     }
 
     /// Large keys do not leave the index behind: a round writes each once, while half as many

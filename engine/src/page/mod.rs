@@ -98,9 +98,11 @@ impl PageKind {
 pub(crate) const SHARING_LEAF: u8 = 6;
 /// Bytes of the length of such a beginning.
 pub(crate) const BEGIN_LEN: usize = 2;
-/// A shorter beginning is not worth it: with this one, both parts of a leaf that has one cell too
-/// many fit a page (see [`Cells::middle`]).
+/// A shorter beginning is not worth it (and see [`Cells::middle`]).
 pub(crate) const BEGIN_MIN: usize = 4;
+/// Bytes of a beginning that are shared at most. A leaf that is changed has whole keys in memory:
+/// with this one it is up to ten times as long there.
+pub(crate) const BEGIN_MAX: usize = 128;
 
 /// Bytes before the slots of a tree page.
 pub const HEADER: usize = 16;

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use crate::key_parts::KeyParts;
 use crate::page::cell::{BranchCell, LeafCell, cell_key, parse_branch_cell, parse_leaf_cell};
 use crate::page::{
-    BEGIN_LEN, BEGIN_MIN, EXTENT_HEADER, HEADER, PageId, PageKind, SHARING_LEAF, SLOT, read_le,
+    BEGIN_LEN, BEGIN_MAX, BEGIN_MIN, EXTENT_HEADER, HEADER, PageId, PageKind, SHARING_LEAF, SLOT, read_le,
 };
 
 /// A tree page.
@@ -44,7 +44,7 @@ impl<'m> PageView<'m> {
         if bytes[0] == SHARING_LEAF {
             let begin_len = read_le!(rest, 0, u16).map_or(0, usize::from);
             let shared = rest.get(BEGIN_LEN..).and_then(|rest| rest.split_at_checked(begin_len));
-            let is_sound = begin_len >= BEGIN_MIN && begin_len <= bytes.len() / 8; // as a key
+            let is_sound = (BEGIN_MIN..=BEGIN_MAX).contains(&begin_len);
             let Some(shared) = shared.filter(|_| is_sound) else {
                 return Err(format!("has keys that share {begin_len} bytes"));
             };
@@ -81,6 +81,11 @@ impl<'m> PageView<'m> {
     #[must_use]
     pub fn begin(&self) -> &'m [u8] {
         self.begin
+    }
+
+    /// Bytes behind the ends of the cells, which are in them.
+    pub(crate) fn cells_bytes(&self) -> usize {
+        self.cells.len()
     }
 
     /// One cell's bytes; none if the page is inconsistent.

@@ -231,7 +231,7 @@ impl TableLoad {
             self.levels.push(OpenPage::default());
         }
         let cells = &mut self.levels[level].cells;
-        if level == 0 && self.are_leaves_sharing {
+        if level == 0 && self.are_leaves_sharing && cells.is_empty() {
             cells.share();
         }
         let cell_bytes: usize = cell.iter().map(|part| part.len()).sum();

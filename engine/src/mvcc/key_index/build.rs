@@ -20,9 +20,11 @@ pub(super) fn build<'k>(mut entries: impl Iterator<Item = (KeyParts<'k>, KeyHist
         if keys.is_empty() {
             break;
         }
+        if !keys.is_sorted_by(|one, next| one < next) {
+            return None;
+        }
         let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Parts(*key)));
-        let is_sorted = keys.is_sorted_by(|one, next| one < next);
-        let first = if is_sorted { key_behind(&level, leaf.key_ref(0))? } else { return None };
+        let first = key_behind(&level, leaf.key_ref(0))?;
         level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
     }
     Some(above_all(level))
@@ -165,9 +167,10 @@ mod tests {
         assert!(KeyIndex::concatenated(parts()).is_none());
         let [one, other] = parts();
         assert!(KeyIndex::concatenated([other, one]).is_none());
-        let keys = [3, 5, 4].map(key);
-        let history = KeyHistory::created(Revision { main: 1, sub: 0 });
-        let entries = keys.iter().map(|key| (KeyParts::from(&key[..]), history.clone()));
-        assert!(KeyIndex::from_sorted(entries).is_none());
+        for keys in [["000003", "000005", "000004"], ["aaaa1", "b", "aaaa2"], ["aa", "", "ab"]] {
+            let history = KeyHistory::created(Revision { main: 1, sub: 0 });
+            let entries = keys.iter().map(|key| (KeyParts::from(key.as_bytes()), history.clone()));
+            assert!(KeyIndex::from_sorted(entries).is_none(), "{keys:?}");
+        }
     }
 }

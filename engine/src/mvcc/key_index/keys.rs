@@ -23,8 +23,8 @@ use crate::key_parts::KeyParts;
 /// A key with memory of its own.
 pub type Key = Arc<[u8]>;
 
-/// Bytes of all keys of a node that are kept in one piece: so many are copied at most for a key
-/// that comes or goes.
+/// Bytes of all keys of a node, whole, that are kept in one piece: so many are copied at most for a
+/// key that comes or goes. So keys above half a kilobyte lie apart, whatever they begin with.
 const PACKED_BYTES_MAX: usize = 16 << 10;
 const TAG: usize = size_of::<u32>();
 const END: usize = size_of::<u16>();
@@ -178,8 +178,7 @@ impl PackedKeys {
         let same = same(keys.clone(), unsearched);
         let begin = |at: usize| if at < unsearched { 0 } else { same };
         let total: usize = keys.clone().enumerate().map(|(at, key)| key.len() - begin(at)).sum();
-        let common = if len > unsearched { same } else { 0 };
-        let bytes = laid_out(len * (TAG + END) + common + total, |all| {
+        let bytes = laid_out(len * (TAG + END) + same + total, |all| {
             let (mut tags, rest) = all.split_at_mut(len * TAG);
             let (mut ends, mut packed) = rest.split_at_mut(len * END);
             let mut end = 0;
@@ -196,7 +195,7 @@ impl PackedKeys {
             }
         });
         let unsearched = u8::try_from(unsearched.min(len)).expect("few keys say nothing");
-        Self { bytes, len: short(len), same: short(common), unsearched }
+        Self { bytes, len: short(len), same: short(same), unsearched }
     }
 
     fn len(&self) -> usize {
@@ -412,7 +411,12 @@ fn tag(rest: KeyParts<'_>) -> u32 {
     match rest.parts() {
         [[], whole] => tag_of(whole),
         [begin, _] if begin.len() >= TAG => tag_of(begin),
-        _ => tag_of(&rest.until(TAG.min(rest.len())).to_vec()),
+        [begin, rest] => {
+            let (mut bytes, own) = ([0; TAG], rest.len().min(TAG - begin.len()));
+            bytes[..begin.len()].copy_from_slice(begin);
+            bytes[begin.len()..][..own].copy_from_slice(&rest[..own]);
+            u32::from_be_bytes(bytes)
+        }
     }
 }
 

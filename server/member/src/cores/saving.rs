@@ -138,8 +138,10 @@ impl Saving {
         self.begin_defragmentation(machine);
         let store = machine.store();
         let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
-        let work = store.has_unsaved() || compacting;
-        let much = haste == Haste::Stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        // A member that stops leaves the rest to its next start, which does it while it serves.
+        let is_stopping = haste == Haste::Stopping;
+        let work = store.has_unsaved() || (!is_stopping && (compacting || store.is_index_behind()));
+        let much = (is_stopping && work) || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
         let is_little = store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
         let may_wait = is_little
             && haste == Haste::None
