@@ -151,6 +151,10 @@ pub const INDEX_ROUND_RECORDS_MIN: u64 = 64 * 1024;
 /// added, if that is more than the number above: saving a key writes its whole history, so what is
 /// written for the index stays in proportion to the records. A start reads as many records.
 pub const INDEX_ROUND_PART: u64 = 2;
+/// When nothing else is to be saved the index is, until a start reads one record for this many keys,
+/// or as many as in the smallest round: a quiet time behind a load makes starts short, and has at
+/// most so many rows written for each record.
+pub const INDEX_QUIET_PART: u64 = 8;
 /// An index of at most so many keys is saved at once, and before a compaction.
 pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
 /// And of at most so many revisions that are kept for each of these keys: a history takes some
@@ -250,7 +254,7 @@ const _: () = {
     assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);
     assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
-    assert!(INDEX_KEYS_PER_OWN > INDEX_ROUND_PART);
+    assert!(INDEX_KEYS_PER_OWN > INDEX_ROUND_PART && INDEX_QUIET_PART > INDEX_ROUND_PART);
 };
 
 /// Longest key a page of this size takes: at least four cells fit any page, whatever their keys.

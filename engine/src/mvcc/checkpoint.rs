@@ -39,6 +39,9 @@ use crate::{Error, Result};
 pub enum CheckpointKind {
     /// As much of the index is saved as changes have earned, or a compaction waits for.
     Auto,
+    /// The same, or some of the index that nothing has earned, if a start would read many records
+    /// for want of it: for a time in which nothing else is to be saved.
+    Quiet,
     /// The index is saved: the next start needs no catching up.
     WithIndex,
 }
@@ -173,7 +176,9 @@ impl Store {
         if kind == CheckpointKind::WithIndex || for_compaction {
             return Some(IndexShare::Whole);
         }
-        self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept)
+        let earned = self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept);
+        let unearned = || self.index_pace.unearned(self.records_ahead_of_index(), keys, kept);
+        if kind == CheckpointKind::Quiet { earned.or_else(unearned) } else { earned }
     }
 
     /// A checkpoint would save some of the index, if nothing else: records have come so fast that
@@ -181,6 +186,20 @@ impl Store {
     #[must_use]
     pub fn is_index_behind(&self) -> bool {
         self.index_share(CheckpointKind::Auto).is_some()
+    }
+
+    /// A start would read so many records that it is worth saving some of the index although no
+    /// record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of records.
+    #[must_use]
+    pub fn is_start_long(&self) -> bool {
+        self.index_share(CheckpointKind::Quiet).is_some()
+    }
+
+    /// Records in the file that a start would read, because the saved index does not know them in
+    /// all of its ranges; as far as they were counted: those of an earlier process have earned the
+    /// saving of what does not know them.
+    fn records_ahead_of_index(&self) -> u64 {
+        self.records.after(self.saved.index_revision)
     }
 
     /// Keys that saving all of the index looks at: those in memory, or the rows of the file, which

@@ -9,8 +9,8 @@
 
 use crate::limits::{
     HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_KEYS_PER_OWN,
-    INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS,
-    INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
+    INDEX_QUIET_PART, INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY,
+    INDEX_SMALL_KEYS, INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -108,6 +108,18 @@ impl IndexPace {
     }
 }
 
+impl IndexPace {
+    /// The share of a large index of so many keys that is saved when nothing else is to be: none if a
+    /// start would read few records for want of it.
+    pub(crate) fn unearned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
+        if self.is_small(keys, kept) || records < self.records_min.max(keys / INDEX_QUIET_PART) {
+            return None;
+        }
+        let step = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys);
+        Some(IndexShare::Keys { keys: step.min(keys), of: keys, round: self.records_min })
+    }
+}
+
 impl IndexShare {
     /// Keys to be saved.
     pub(crate) fn keys(&self) -> u64 {
@@ -195,6 +207,19 @@ mod tests {
             behind -= share.used(share.keys(), behind);
         }
         assert!(behind < own, "{behind} records have earned what is not saved");
+    }
+
+    /// What is left until a quiet time is little for a start to read, and worth the rows.
+    #[test]
+    fn a_start_behind_a_quiet_time_is_short() {
+        let (pace, keys) = (IndexPace::default(), 10_000_000);
+        assert_eq!(pace.unearned(keys / INDEX_QUIET_PART - 1, keys, keys), None);
+        let share = pace.unearned(keys / INDEX_QUIET_PART, keys, keys).unwrap();
+        assert_eq!((share.keys(), share.used(share.keys(), 0)), (INDEX_CHECKPOINT_KEYS_MAX, 0));
+        assert_eq!(pace.unearned(INDEX_SMALL_KEYS, INDEX_SMALL_KEYS, INDEX_SMALL_KEYS), None);
+        let keys = INDEX_SMALL_KEYS + 1;
+        assert_eq!(pace.unearned(INDEX_ROUND_RECORDS_MIN - 1, keys, keys), None);
+        assert!(pace.unearned(INDEX_ROUND_RECORDS_MIN, keys, keys).is_some());
     }
 
     /// Large keys do not leave the index behind: a round writes each once, while half as many

@@ -92,6 +92,13 @@ impl RecordCounts {
         self.buckets.keys().map(|bucket| (*bucket, self.of(*bucket)))
     }
 
+    /// Records of the buckets behind that of a revision.
+    #[must_use]
+    pub(crate) fn after(&self, main: i64) -> u64 {
+        let behind = self.buckets.range(self.bucket(main).saturating_add(1)..);
+        behind.map(|(bucket, _)| self.of(*bucket)).sum()
+    }
+
     /// Records of all buckets.
     #[must_use]
     pub(crate) fn all(&self) -> u64 {

@@ -52,6 +52,10 @@ pub(super) struct Saving {
     entry_bytes: usize,
     /// The last checkpoint found no room: the next one waits a while.
     has_no_room: bool,
+    /// A start would read many records: more of the index is saved in a quiet time.
+    is_start_long: bool,
+    /// Intervals since there was anything else to save.
+    quiet: u32,
     /// Answers that wait for the space that compactions free, and up to which revision.
     compacting: Vec<(i64, CommandId, Outcome)>,
     /// Callers that wait for a defragmentation that has not begun yet.
@@ -140,9 +144,15 @@ impl Saving {
         let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
         // A member that stops leaves the rest to its next start, which does it while it serves.
         let is_stopping = haste == Haste::Stopping;
-        let work = store.has_unsaved() || (!is_stopping && (compacting || store.is_index_behind()));
+        let is_behind = !is_stopping && !store.has_unsaved() && !compacting && store.is_index_behind();
+        let work = store.has_unsaved() || (!is_stopping && compacting) || is_behind;
+        let is_quiet = !work && !is_stopping && self.is_start_long;
+        self.quiet = if is_quiet { self.quiet + u32::from(due) } else { 0 };
+        let work = work || is_quiet;
         let much = (is_stopping && work) || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        let is_little = store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
+        let is_little = !is_behind
+            && !is_quiet
+            && store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
         let may_wait = is_little
             && haste == Haste::None
             && !(compacting || self.has_no_room || self.is_awaited())
@@ -151,8 +161,12 @@ impl Saving {
             self.put_offs += 1;
             self.phase = CheckpointPhase::Waiting;
             effects.remind(limits::CHECKPOINT_INTERVAL);
+        } else if due && is_quiet && self.quiet < limits::QUIET_INTERVALS {
+            self.phase = CheckpointPhase::Waiting;
+            effects.remind(limits::CHECKPOINT_INTERVAL);
         } else if (due && work) || (much && !self.has_no_room) {
-            self.start(machine, effects);
+            let kind = if is_quiet { CheckpointKind::Quiet } else { CheckpointKind::Auto };
+            self.start(machine, kind, effects);
         } else if work && self.phase == CheckpointPhase::Idle {
             self.phase = CheckpointPhase::Waiting;
             if self.put_offs == 0 {
@@ -189,12 +203,12 @@ impl Saving {
         }
     }
 
-    fn start(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+    fn start(&mut self, machine: &mut Machine, kind: CheckpointKind, effects: &mut impl StateEffects) {
         (self.put_offs, self.entry_bytes) = (0, 0);
         // Also the last one: reading the records that the saved index does not know is faster than
         // saving it once more.
-        let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {
-            self.phase = CheckpointPhase::Idle;
+        let Some(checkpoint) = machine.store_mut().checkpoint(kind) else {
+            (self.phase, self.is_start_long) = (CheckpointPhase::Idle, false);
             return;
         };
         self.phase = CheckpointPhase::Writing;
@@ -216,6 +230,7 @@ impl Saving {
             machine.free_where_nearly_full();
         }
         self.phase = CheckpointPhase::Idle;
+        self.is_start_long = !is_stopping && machine.store().is_start_long();
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
         let mut answers = self.compacted(durable.compacted);
