@@ -273,11 +273,16 @@ mod tests {
 
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
-    use revd_engine::mvcc::{Applied, Revision, Store};
+    use revd_engine::mvcc::{Applied, Checkpoint, Revision, SavedState, Store, View};
 
     use super::*;
-    use crate::apply::MachineConfig;
     use crate::apply::command::Origin;
+    use crate::apply::lease_reports::LeaseCounts;
+    use crate::apply::received::ReplacedState;
+    use crate::apply::state_hashes::HashPoint;
+    use crate::apply::{Lost, MachineConfig};
+    use crate::cores::long::{LongCommand, LongList};
+    use crate::error::Error;
 
     const KEYS: u64 = 1_000;
 
@@ -385,6 +390,128 @@ mod tests {
             }
             let left = if goes { KEYS } else { before } + 1;
             assert_eq!(records(machine.store_mut()), left, "{percent} % of what is in use");
+        }
+    }
+
+    /// What a schedule begins.
+    #[derive(Default)]
+    struct Begun {
+        checkpoint: Option<Checkpoint>,
+        is_reminded: bool,
+    }
+
+    impl StateEffects for Begun {
+        fn microseconds(&self) -> u64 {
+            0
+        }
+        fn last_index(&self) -> u64 {
+            0
+        }
+        fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
+            self.checkpoint = Some(checkpoint);
+        }
+        fn remind(&mut self, _after: Duration) {
+            self.is_reminded = true;
+        }
+        fn counted(&mut self, _counts: LeaseCounts) {}
+        fn publish(&mut self, _view: View, _applied: u64, _leases: usize) {}
+        fn answer(&mut self, _id: CommandId, _outcome: Outcome) {}
+        fn answer_member(&mut self, _member: u64, _id: CommandId, _outcome: Outcome) {}
+        fn end_reads(&mut self, _edge: u16, _ticket: u64, _result: Result<(), Error>) {}
+        fn lost(&mut self, _lost: Lost) {}
+        fn hear(&mut self, _question: u64) {}
+        fn tell_of_view(&mut self) {}
+        fn durable(&mut self, _index: DurableIndex) {}
+        fn run(&mut self, _command: LongCommand) {}
+        fn encode(&mut self, _list: LongList) {}
+        fn install(&mut self) {}
+        fn discard(&mut self, _state: ReplacedState) {}
+        fn stream(&mut self, _to: u64, _term: u64, _state: Option<SavedState>) {}
+        fn hashed(&mut self, _to: u64, _point: HashPoint, _corrupt: &[u64]) {}
+        fn corrupt(&mut self, _is_corrupt: bool) {}
+        fn note(&mut self, _note: Note) {}
+    }
+
+    /// Schedules until nothing is left to do: intervals that passed before each checkpoint.
+    fn settle(saving: &mut Saving, machine: &mut Machine, haste: Haste) -> Vec<u32> {
+        let (mut checkpoints, mut intervals) = (Vec::new(), 0);
+        loop {
+            let mut begun = Begun::default();
+            saving.schedule(machine, haste, &mut begun);
+            if let Some(checkpoint) = begun.checkpoint {
+                let written = checkpoint.write().expect("room");
+                saving.written(machine, written, false, haste == Haste::Stopping);
+                checkpoints.push(std::mem::take(&mut intervals));
+            } else if begun.is_reminded {
+                saving.due();
+                intervals += 1;
+            } else {
+                return checkpoints;
+            }
+            assert!(intervals + checkpoints.len() as u32 <= 1_000, "it has no end");
+        }
+    }
+
+    /// A store whose index is saved in many steps, behind a load.
+    fn loaded(disk: &SimDisk) -> Store {
+        let options = DbOptions { page_bytes_if_new: 512 };
+        let mut store = Store::open(Arc::new(disk.clone()), options).expect("an empty disk");
+        store.save_index_in_steps_of(40);
+        for number in 0..KEYS {
+            put(&mut store, number);
+            if number % 50 == 0 {
+                save(&mut store);
+            }
+        }
+        assert!(store.is_start_long(), "a start would read half a round");
+        store
+    }
+
+    fn machine(store: Store) -> Machine {
+        let own = Origin { member: 1, boot: 1 };
+        let config = MachineConfig { own, quota_bytes: i64::MAX, lease_extension: 0 };
+        Machine::new(store, config).expect("a sound store")
+    }
+
+    /// Behind a load more of the index is saved, but only when nothing has changed for a while; a
+    /// member that stops, or is to save what changes meanwhile, does not wait for that.
+    #[test]
+    fn the_index_is_saved_further_in_a_quiet_time() {
+        let loaded = || machine(loaded(&SimDisk::new()));
+        let (mut machine, mut saving) = (loaded(), Saving::default());
+        let checkpoints = settle(&mut saving, &mut machine, Haste::None);
+        assert!(!machine.store().is_start_long(), "{checkpoints:?}");
+        let [first, rest @ ..] = &checkpoints[..] else { panic!("nothing was saved") };
+        assert!(*first <= 5 && rest[0] >= limits::QUIET_INTERVALS, "{checkpoints:?}");
+        assert!(rest[1..].iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
+        assert_eq!(settle(&mut saving, &mut machine, Haste::None), [], "it is saved");
+
+        let (mut machine, mut saving) = (loaded(), Saving::default());
+        assert_eq!(settle(&mut saving, &mut machine, Haste::Stopping), [0], "what has changed, and no more");
+        assert!(!machine.store().has_unsaved() && machine.store().is_start_long());
+    }
+
+    /// Records that a start has read have earned the saving of the index, which is done at once; not
+    /// by a member that stops.
+    #[test]
+    fn what_records_have_earned_is_saved_when_they_have_come() {
+        for haste in [Haste::None, Haste::Stopping] {
+            let disk = SimDisk::new();
+            let mut store = loaded(&disk);
+            put(&mut store, KEYS);
+            save(&mut store);
+            drop(store);
+            let mut store = Store::open(Arc::new(disk), DbOptions::default()).expect("a sound disk");
+            store.save_index_in_steps_of(40);
+            assert!(store.is_index_behind() && !store.has_unsaved());
+            let mut machine = machine(store);
+            let checkpoints = settle(&mut Saving::default(), &mut machine, haste);
+            let is_stopping = haste == Haste::Stopping;
+            assert_eq!(
+                (checkpoints.is_empty(), machine.store().is_index_behind()),
+                (is_stopping, is_stopping)
+            );
+            assert!(checkpoints.iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
         }
     }
 }
