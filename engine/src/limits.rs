@@ -164,11 +164,14 @@ pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
 pub const INDEX_SMALL_CHANGES_PER_KEY: u64 = 16;
 /// Keys of a larger index that are saved at a time, or more if more records were added.
 pub const INDEX_STEP_KEYS: u64 = 16 * 1024;
-/// Keys of it that one checkpoint saves at most, or so many for each record that it saves itself, if
-/// that is more: a record earns two.
+/// Keys of it that one checkpoint saves at most.
 pub const INDEX_CHECKPOINT_KEYS_MAX: u64 = 128 * 1024;
-/// See [`INDEX_CHECKPOINT_KEYS_MAX`].
+/// Or so many for each record that the checkpoint itself saves, if that is more: a record earns
+/// two, and what earlier checkpoints have left is made up for.
 pub const INDEX_KEYS_PER_OWN: u64 = 3;
+/// But no more than these: their leaves are in memory until the commit, and one that takes longer
+/// for them has more records of its own.
+pub const INDEX_CHECKPOINT_KEYS_OF_OWN_MAX: u64 = 1024 * 1024;
 /// Bytes of rows after which a step of saving ends, and what one checkpoint saves of a large index;
 /// or so many times the bytes of its records, if that is more: an index is written once in a round
 /// of half as many records.
@@ -254,6 +257,7 @@ const _: () = {
     assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);
     assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
+    assert!(INDEX_CHECKPOINT_KEYS_MAX <= INDEX_CHECKPOINT_KEYS_OF_OWN_MAX);
     assert!(INDEX_KEYS_PER_OWN > INDEX_ROUND_PART && INDEX_QUIET_PART > INDEX_ROUND_PART);
 };
 

@@ -257,7 +257,7 @@ fn what_keys_begin_with_is_there_once() {
 #[test]
 fn a_leaf_of_short_and_long_cells_is_divided_where_both_parts_fit() {
     // Two that a division by whole keys made too long.
-    grow(512, 60, 20, 2, &[(0, 178), (1, 178)]);
+    grow(512, 60, 20, 2, &[(0, 176), (1, 176)]);
     grow(8_192, 40, 202, 6, &[(0, 4_036), (1, 4_036)]);
     for seed in 0..300 {
         let mut random = Random::new(seed);
@@ -282,10 +282,16 @@ fn a_leaf_of_short_and_long_cells_is_divided_where_both_parts_fit() {
 /// of them.
 fn grow(page_bytes_if_new: u32, same: usize, len: u64, value: usize, grown: &[(u64, usize)]) {
     let mut db = Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new }).unwrap();
-    let key = |number: u64| format!("{}{number:04}", "k".repeat(same)).into_bytes();
+    let key = |number: u64| match u64::MAX - number {
+        0 => format!("{}!", "k".repeat(same.saturating_sub(1))).into_bytes(),
+        1 => b"a".to_vec(),
+        _ => format!("{}{number:04}", "k".repeat(same)).into_bytes(),
+    };
     let mut model = BTreeMap::new();
     let puts = (0..len).map(|number| (number, value)).collect::<Vec<_>>();
-    for some in puts.chunks(50).chain(grown.chunks(3)) {
+    // Two that come first, and share less or nothing with the others.
+    let firsts = [(u64::MAX, value), (u64::MAX - 1, value)];
+    for some in puts.chunks(50).chain(grown.chunks(3)).chain(firsts.chunks(1)) {
         let mut txn = db.begin().unwrap();
         txn.share_beginnings(SHARING);
         for (number, bytes) in some {

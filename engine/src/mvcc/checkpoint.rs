@@ -44,6 +44,8 @@ pub enum CheckpointKind {
     Quiet,
     /// The index is saved: the next start needs no catching up.
     WithIndex,
+    /// Only as much of it as a compaction waits for.
+    WithoutIndex,
 }
 
 /// A checkpoint to be written.
@@ -63,6 +65,8 @@ pub struct Checkpoint {
     compaction_rule: CompactionRule,
     unsaved_bytes: usize,
     records_since_index: u64,
+    /// Index and nothing else: nothing is lost if it finds no room.
+    is_spare: bool,
 }
 
 /// A checkpoint that was written, or found no room.
@@ -70,13 +74,14 @@ pub struct Checkpoint {
 pub struct WrittenCheckpoint {
     db: Db,
     result: std::result::Result<Committed, DiskFull>,
+    is_spare: bool,
 }
 
 impl WrittenCheckpoint {
-    /// The disk is full: nothing of the checkpoint is durable.
+    /// The disk is full: nothing of the checkpoint is durable, and something has to be.
     #[must_use]
     pub fn has_no_room(&self) -> bool {
-        self.result.is_err()
+        self.result.is_err() && !self.is_spare
     }
 }
 
@@ -160,6 +165,7 @@ impl Store {
             compaction_rule: self.compaction_rule,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
+            is_spare: kind != CheckpointKind::WithIndex && !self.has_unsaved() && !has_chores,
         })
     }
 
@@ -176,6 +182,9 @@ impl Store {
         if kind == CheckpointKind::WithIndex || for_compaction {
             return Some(IndexShare::Whole);
         }
+        if kind == CheckpointKind::WithoutIndex {
+            return None;
+        }
         let earned = self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept);
         let unearned = || self.index_pace.unearned(self.records_ahead_of_index(), keys, kept);
         if kind == CheckpointKind::Quiet { earned.or_else(unearned) } else { earned }
@@ -185,14 +194,14 @@ impl Store {
     /// those before have not saved all that was earned.
     #[must_use]
     pub fn is_index_behind(&self) -> bool {
-        self.index_share(CheckpointKind::Auto).is_some()
+        !self.index_waits_for_room && self.index_share(CheckpointKind::Auto).is_some()
     }
 
     /// A start would read so many records that it is worth saving some of the index although no
     /// record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of records.
     #[must_use]
     pub fn is_start_long(&self) -> bool {
-        self.index_share(CheckpointKind::Quiet).is_some()
+        !self.index_waits_for_room && self.index_share(CheckpointKind::Quiet).is_some()
     }
 
     /// Records in the file that a start would read, because the saved index does not know them in
@@ -232,8 +241,14 @@ impl Store {
         self.db = Some(written.db);
         let no_space = match written.result {
             Ok(saved) => {
+                self.index_waits_for_room = false;
                 self.take_in(saved);
                 self.begin_defragmentation();
+                None
+            }
+            Err(DiskFull { long_keys, .. }) if written.is_spare => {
+                self.index_waits_for_room = true;
+                self.unsaved_long.merge(long_keys);
                 None
             }
             Err(DiskFull { tables, long_keys, error }) => {
@@ -422,7 +437,7 @@ impl Checkpoint {
             }
             Err(error) => return Err(error),
         };
-        Ok(WrittenCheckpoint { db, result })
+        Ok(WrittenCheckpoint { db, result, is_spare: self.is_spare })
     }
 }
 

@@ -8,9 +8,10 @@
 //! round. A small index is one step.
 
 use crate::limits::{
-    HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_KEYS_PER_OWN,
-    INDEX_QUIET_PART, INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY,
-    INDEX_SMALL_KEYS, INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
+    HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX,
+    INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, INDEX_KEYS_PER_OWN, INDEX_QUIET_PART, INDEX_ROUND_PART,
+    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS, INDEX_STEP_BYTES,
+    INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -22,6 +23,8 @@ pub(crate) struct IndexPace {
     small_keys: u64,
     /// Keys of a step.
     step_keys: u64,
+    /// Keys that one checkpoint saves, or more if it has many records of its own.
+    checkpoint_keys: u64,
     /// Bytes of a step.
     pub(crate) step_bytes: usize,
     /// Bytes of long keys that wait for their range.
@@ -45,6 +48,7 @@ impl Default for IndexPace {
             records_min: INDEX_ROUND_RECORDS_MIN,
             small_keys: INDEX_SMALL_KEYS,
             step_keys: INDEX_STEP_KEYS,
+            checkpoint_keys: INDEX_CHECKPOINT_KEYS_MAX,
             step_bytes: INDEX_STEP_BYTES,
             long_bytes: LONG_KEYS_WAITING_BYTES,
             row_changes: HISTORY_ROW_CHANGES,
@@ -58,7 +62,16 @@ impl IndexPace {
     pub(crate) fn in_steps_of(step_keys: u64) -> Self {
         let (step_bytes, long_bytes) = (INDEX_STEP_BYTES, LONG_KEYS_WAITING_BYTES);
         let small_keys = step_keys / 2;
-        Self { records_min: step_keys, small_keys, step_keys, step_bytes, long_bytes, row_changes: 4 }
+        let checkpoint_keys = 8 * step_keys;
+        Self {
+            records_min: step_keys,
+            small_keys,
+            step_keys,
+            checkpoint_keys,
+            step_bytes,
+            long_bytes,
+            row_changes: 4,
+        }
     }
 
     /// The same, in steps of so few bytes.
@@ -99,24 +112,25 @@ impl IndexPace {
         let earned = u128::from(records) * u128::from(keys) / u128::from(round);
         let earned = u64::try_from(earned).unwrap_or(u64::MAX).min(keys);
         // More than its own records earn: what others have left is made up for.
-        let max = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys).max(own.saturating_mul(INDEX_KEYS_PER_OWN));
+        let of_own = own.saturating_mul(INDEX_KEYS_PER_OWN).min(INDEX_CHECKPOINT_KEYS_OF_OWN_MAX);
+        let max = self.checkpoint_keys.max(of_own);
         (earned >= self.step_keys.min(keys)).then_some(IndexShare::Keys {
             keys: earned.min(max),
             of: keys,
             round,
         })
     }
-}
 
-impl IndexPace {
     /// The share of a large index of so many keys that is saved when nothing else is to be: none if a
     /// start would read few records for want of it.
     pub(crate) fn unearned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        if self.is_small(keys, kept) || records < self.records_min.max(keys / INDEX_QUIET_PART) {
+        let counted = kept.min(self.counted_max(keys));
+        let worth = self.records_min.max(keys.max(counted) / INDEX_QUIET_PART);
+        if self.is_small(keys, kept) || records < worth {
             return None;
         }
-        let step = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys);
-        Some(IndexShare::Keys { keys: step.min(keys), of: keys, round: self.records_min })
+        // Of what records have earned it uses up little: most of that is saved already.
+        Some(IndexShare::Keys { keys: self.checkpoint_keys.min(keys), of: keys, round: self.records_min })
     }
 }
 
@@ -207,6 +221,8 @@ mod tests {
             behind -= share.used(share.keys(), behind);
         }
         assert!(behind < own, "{behind} records have earned what is not saved");
+        let share = pace.earned(keys, keys, keys, keys).unwrap();
+        assert_eq!(share.keys(), INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, "however many come at once");
     }
 
     /// What is left until a quiet time is little for a start to read, and worth the rows.
@@ -215,7 +231,10 @@ mod tests {
         let (pace, keys) = (IndexPace::default(), 10_000_000);
         assert_eq!(pace.unearned(keys / INDEX_QUIET_PART - 1, keys, keys), None);
         let share = pace.unearned(keys / INDEX_QUIET_PART, keys, keys).unwrap();
-        assert_eq!((share.keys(), share.used(share.keys(), 0)), (INDEX_CHECKPOINT_KEYS_MAX, 0));
+        assert_eq!(share.keys(), INDEX_CHECKPOINT_KEYS_MAX);
+        let kept = 16 * keys;
+        assert_eq!(pace.unearned(kept / INDEX_QUIET_PART - 1, keys, kept), None, "their rows are longer");
+        assert!(pace.unearned(kept / INDEX_QUIET_PART, keys, kept).is_some());
         assert_eq!(pace.unearned(INDEX_SMALL_KEYS, INDEX_SMALL_KEYS, INDEX_SMALL_KEYS), None);
         let keys = INDEX_SMALL_KEYS + 1;
         assert_eq!(pace.unearned(INDEX_ROUND_RECORDS_MIN - 1, keys, keys), None);

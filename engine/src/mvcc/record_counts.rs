@@ -96,7 +96,7 @@ impl RecordCounts {
     #[must_use]
     pub(crate) fn after(&self, main: i64) -> u64 {
         let behind = self.buckets.range(self.bucket(main).saturating_add(1)..);
-        behind.map(|(bucket, _)| self.of(*bucket)).sum()
+        behind.map(|(_, records)| u64::try_from(*records).unwrap_or(0)).sum()
     }
 
     /// Records of all buckets.

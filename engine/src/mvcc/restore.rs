@@ -98,6 +98,7 @@ impl Store {
             ranges,
             index_pace: IndexPace::default(),
             records_since_index,
+            index_waits_for_room: false,
             unsaved_long,
             unsaved_bytes: 0,
             replaced: Replaced::default(),

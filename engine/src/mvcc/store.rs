@@ -77,6 +77,8 @@ pub struct Store {
     pub(crate) index_pace: IndexPace,
     /// Records that have earned the saving of a part of the index.
     pub(crate) records_since_index: u64,
+    /// The disk had no room for index alone: it waits for a checkpoint of something else.
+    pub(crate) index_waits_for_room: bool,
     /// Keys too long for a page that have changed since they were saved.
     pub(crate) unsaved_long: WaitingKeys,
     /// Keys longer than that are too long for a page.

@@ -3,12 +3,14 @@
 //! ```text
 //! Idle --change--> Waiting --100 ms, or enough bytes, or stop--> Writing --done--> Idle
 //!                  Waiting --100 ms, few bytes, and nobody waits for it: up to 4 times--> Waiting
+//!                  Waiting --stop, and no change--> Idle
+//! Idle --a start would be long--> Waiting --2 s without a change--> Writing
 //! ```
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use revd_engine::mvcc::{CheckpointKind, WrittenCheckpoint};
+use revd_engine::mvcc::{CheckpointKind, Store, WrittenCheckpoint};
 
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Outcome, Rest};
@@ -23,6 +25,19 @@ enum CheckpointPhase {
     Idle,
     Waiting,
     Writing,
+}
+
+/// What a checkpoint is for, the most urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Changes that are not saved.
+    Changes,
+    /// Steps of a compaction, of a sweep behind one, of a defragmentation.
+    Chores,
+    /// Index that records have earned, and that earlier checkpoints have not saved.
+    EarnedIndex,
+    /// Index that a start would do without, and read records instead: in a quiet time.
+    ShortStart,
 }
 
 /// Why a checkpoint is not put off, however little it saves.
@@ -52,10 +67,13 @@ pub(super) struct Saving {
     entry_bytes: usize,
     /// The last checkpoint found no room: the next one waits a while.
     has_no_room: bool,
-    /// A start would read many records: more of the index is saved in a quiet time.
-    is_start_long: bool,
+    /// Whether a start would read many records, if that is known of the state since the last
+    /// checkpoint: more of the index is saved in a quiet time then.
+    is_start_long: Option<bool>,
     /// Intervals since there was anything else to save.
     quiet: u32,
+    /// The work that there was last.
+    waits_for: Option<Work>,
     /// Answers that wait for the space that compactions free, and up to which revision.
     compacting: Vec<(i64, CommandId, Outcome)>,
     /// Callers that wait for a defragmentation that has not begun yet.
@@ -140,43 +158,77 @@ impl Saving {
             return; // its end comes back here
         }
         self.begin_defragmentation(machine);
-        let store = machine.store();
-        let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
-        // A member that stops leaves the rest to its next start, which does it while it serves.
         let is_stopping = haste == Haste::Stopping;
-        let is_behind = !is_stopping && !store.has_unsaved() && !compacting && store.is_index_behind();
-        let work = store.has_unsaved() || (!is_stopping && compacting) || is_behind;
-        let is_quiet = !work && !is_stopping && self.is_start_long;
-        self.quiet = if is_quiet { self.quiet + u32::from(due) } else { 0 };
-        let work = work || is_quiet;
-        let much = (is_stopping && work) || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        let is_little = !is_behind
-            && !is_quiet
-            && store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
-        let may_wait = is_little
-            && haste == Haste::None
-            && !(compacting || self.has_no_room || self.is_awaited())
-            && self.may_be_put_off(effects.microseconds());
-        if due && work && may_wait {
-            self.put_offs += 1;
+        let work = self.work(machine, is_stopping);
+        if work == Some(Work::Changes) && self.waits_for != work {
+            self.waits_since = effects.microseconds();
+        }
+        self.quiet = if work == Some(Work::ShortStart) { self.quiet + u32::from(due) } else { 0 };
+        self.waits_for = work;
+        let Some(work) = work else {
+            if is_stopping {
+                self.phase = CheckpointPhase::Idle; // what it waited for is left to the next start
+            }
+            return;
+        };
+        let store = machine.store();
+        let much = is_stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        if due && self.may_wait(work, machine, haste, effects.microseconds()) {
+            self.put_offs += u32::from(work == Work::Changes);
             self.phase = CheckpointPhase::Waiting;
             effects.remind(limits::CHECKPOINT_INTERVAL);
-        } else if due && is_quiet && self.quiet < limits::QUIET_INTERVALS {
-            self.phase = CheckpointPhase::Waiting;
-            effects.remind(limits::CHECKPOINT_INTERVAL);
-        } else if (due && work) || (much && !self.has_no_room) {
-            let kind = if is_quiet { CheckpointKind::Quiet } else { CheckpointKind::Auto };
-            self.start(machine, kind, effects);
-        } else if work && self.phase == CheckpointPhase::Idle {
+        } else if due || (much && !self.has_no_room) {
+            self.start(machine, work, is_stopping, effects);
+        } else if self.phase == CheckpointPhase::Idle {
             self.phase = CheckpointPhase::Waiting;
             if self.put_offs == 0 {
                 self.waits_since = effects.microseconds();
             }
-            effects.remind(match (self.has_no_room, compacting) {
+            effects.remind(match (self.has_no_room, has_chores(store)) {
                 (true, _) => limits::NO_SPACE_INTERVAL,
                 (false, true) => limits::COMPACT_INTERVAL,
                 (false, false) => limits::CHECKPOINT_INTERVAL,
             });
+        }
+    }
+
+    /// The most urgent work of the next checkpoint. A member that stops leaves all but changes to
+    /// its next start, which does it while it serves; and only changes and chores find what room a
+    /// full disk has left.
+    fn work(&mut self, machine: &Machine, is_stopping: bool) -> Option<Work> {
+        let store = machine.store();
+        if store.has_unsaved() {
+            return Some(Work::Changes);
+        }
+        if is_stopping {
+            return None;
+        }
+        if has_chores(store) {
+            return Some(Work::Chores);
+        }
+        if self.has_no_room {
+            return None;
+        }
+        if store.is_index_behind() {
+            return Some(Work::EarnedIndex);
+        }
+        let is_start_long = *self.is_start_long.get_or_insert_with(|| store.is_start_long());
+        is_start_long.then_some(Work::ShortStart)
+    }
+
+    /// A checkpoint that is due waits once more: for more changes, or for a quiet time.
+    fn may_wait(&self, work: Work, machine: &Machine, haste: Haste, now: u64) -> bool {
+        let store = machine.store();
+        match work {
+            Work::Changes => {
+                let is_little = store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
+                is_little
+                    && haste == Haste::None
+                    && !(has_chores(store) || self.has_no_room || self.is_awaited())
+                    && self.may_be_put_off(now)
+            }
+            Work::ShortStart => self.quiet < limits::QUIET_INTERVALS,
+            Work::Chores | Work::EarnedIndex => false,
         }
     }
 
@@ -203,16 +255,28 @@ impl Saving {
         }
     }
 
-    fn start(&mut self, machine: &mut Machine, kind: CheckpointKind, effects: &mut impl StateEffects) {
+    fn start(
+        &mut self,
+        machine: &mut Machine,
+        work: Work,
+        is_stopping: bool,
+        effects: &mut impl StateEffects,
+    ) {
         (self.put_offs, self.entry_bytes) = (0, 0);
-        // Also the last one: reading the records that the saved index does not know is faster than
-        // saving it once more.
+        let kind = match work {
+            // A stop does not wait for the index: a start reads the records that it does not know. And
+            // what a full disk has room for is kept for records.
+            _ if is_stopping || self.has_no_room => CheckpointKind::WithoutIndex,
+            Work::ShortStart => CheckpointKind::Quiet,
+            Work::Changes | Work::Chores | Work::EarnedIndex => CheckpointKind::Auto,
+        };
         let Some(checkpoint) = machine.store_mut().checkpoint(kind) else {
-            (self.phase, self.is_start_long) = (CheckpointPhase::Idle, false);
+            self.phase = CheckpointPhase::Idle;
             return;
         };
         self.phase = CheckpointPhase::Writing;
-        let is_light = machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
+        let saves_index = matches!(work, Work::EarnedIndex | Work::ShortStart);
+        let is_light = !saves_index && machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
         effects.write(checkpoint, is_light);
     }
 
@@ -230,7 +294,7 @@ impl Saving {
             machine.free_where_nearly_full();
         }
         self.phase = CheckpointPhase::Idle;
-        self.is_start_long = !is_stopping && machine.store().is_start_long();
+        self.is_start_long = None;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
         let mut answers = self.compacted(durable.compacted);
@@ -259,6 +323,11 @@ impl Saving {
     }
 }
 
+/// Chores that go on with each checkpoint.
+fn has_chores(store: &Store) -> bool {
+    store.compaction_pending() || store.is_sweeping() || store.is_defragmenting()
+}
+
 /// Results of the end of a checkpoint.
 pub(super) struct Saved {
     /// The log may let go of everything up to here.
@@ -273,7 +342,7 @@ mod tests {
 
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
-    use revd_engine::mvcc::{Applied, Checkpoint, Revision, SavedState, Store, View};
+    use revd_engine::mvcc::{Applied, Checkpoint, Revision, SavedState, View};
 
     use super::*;
     use crate::apply::command::Origin;
@@ -448,7 +517,7 @@ mod tests {
             } else {
                 return checkpoints;
             }
-            assert!(intervals + checkpoints.len() as u32 <= 1_000, "it has no end");
+            assert!(intervals < 1_000 && checkpoints.len() < 1_000, "it has no end");
         }
     }
 
@@ -483,8 +552,13 @@ mod tests {
         assert!(!machine.store().is_start_long(), "{checkpoints:?}");
         let [first, rest @ ..] = &checkpoints[..] else { panic!("nothing was saved") };
         assert!(*first <= 5 && rest[0] >= limits::QUIET_INTERVALS, "{checkpoints:?}");
-        assert!(rest[1..].iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
+        assert!(rest.len() > 1 && rest[1..].iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
         assert_eq!(settle(&mut saving, &mut machine, Haste::None), [], "it is saved");
+
+        // What changes meanwhile is saved as ever.
+        put(machine.store_mut(), KEYS);
+        let checkpoints = settle(&mut saving, &mut machine, Haste::None);
+        assert!(checkpoints.len() == 1 && checkpoints[0] <= 1, "{checkpoints:?}");
 
         let (mut machine, mut saving) = (loaded(), Saving::default());
         assert_eq!(settle(&mut saving, &mut machine, Haste::Stopping), [0], "what has changed, and no more");
@@ -513,5 +587,38 @@ mod tests {
             );
             assert!(checkpoints.iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
         }
+    }
+
+    /// Where the disk has no room for it, the index waits for the next checkpoint of something else:
+    /// it is tried once, nothing is refused for it, and the stop is a clean one.
+    #[test]
+    fn index_that_finds_no_room_is_tried_once() {
+        let disk = SimDisk::new();
+        let mut machine = machine(loaded(&disk));
+        let mut saving = Saving::default();
+        let mut begun = Begun::default();
+        saving.schedule(&mut machine, Haste::Stopping, &mut begun);
+        let written = begun.checkpoint.expect("what has changed").write().expect("room");
+        saving.written(&mut machine, written, false, false);
+        disk.limit(Some(disk.bytes().len() as u64));
+        let mut tries = 0;
+        for _ in 0..200 {
+            let mut begun = Begun::default();
+            saving.schedule(&mut machine, Haste::None, &mut begun);
+            if let Some(checkpoint) = begun.checkpoint {
+                let written = checkpoint.write().expect("no failure but that");
+                assert!(!written.has_no_room(), "the reserve would be given up for it");
+                saving.written(&mut machine, written, false, false);
+                tries += 1;
+            } else if begun.is_reminded {
+                saving.due();
+            }
+        }
+        let is_clean = !machine.store().has_unsaved() && !saving.has_no_room();
+        assert!(is_clean && (1..=20).contains(&tries), "{tries} tries");
+        disk.limit(None);
+        put(machine.store_mut(), KEYS);
+        settle(&mut saving, &mut machine, Haste::None);
+        assert!(!machine.store().is_start_long(), "there is room again");
     }
 }
