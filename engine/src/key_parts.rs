@@ -77,7 +77,7 @@ impl<'k> KeyParts<'k> {
         Self { begin: &self.begin[..in_begin], rest: &self.rest[..in_rest] }
     }
 
-    /// What follows its first bytes, so many, which it must have.
+    /// Its bytes behind the first ones, so many, which it must have.
     #[must_use]
     pub(crate) fn behind(self, at: usize) -> Self {
         let in_begin = at.min(self.begin.len());

@@ -151,9 +151,11 @@ pub const INDEX_ROUND_RECORDS_MIN: u64 = 64 * 1024;
 /// added, if that is more than the number above: saving a key writes its whole history, so what is
 /// written for the index stays in proportion to the records. A start reads as many records.
 pub const INDEX_ROUND_PART: u64 = 2;
-/// When nothing else is to be saved the index is, until a start reads one record for this many keys,
-/// or as many as in the smallest round: a quiet time behind a load makes starts short, and has at
-/// most so many rows written for each record.
+/// Checkpoints in a row without index that nothing waits for, behind one that found no room.
+pub const INDEX_WITHOUT_ROOM_MAX: u32 = 64;
+/// When nothing else is to be saved the index is, until a start reads one record for this many
+/// keys, or as many as in the smallest round: a quiet time behind a load makes starts short, and
+/// has at most so many rows written for each record.
 pub const INDEX_QUIET_PART: u64 = 8;
 /// An index of at most so many keys is saved at once, and before a compaction.
 pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;

@@ -44,7 +44,8 @@ pub enum CheckpointKind {
     Quiet,
     /// The index is saved: the next start needs no catching up.
     WithIndex,
-    /// Only as much of it as a compaction waits for.
+    /// Only a small index, if a compaction waits for it, and steps of a sweep: for a stop, and for
+    /// a disk with little room.
     WithoutIndex,
 }
 
@@ -134,6 +135,12 @@ impl Store {
     /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one
     /// is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
+        let kind = match kind {
+            CheckpointKind::Auto | CheckpointKind::Quiet if !self.index_room.may_be() => {
+                CheckpointKind::WithoutIndex
+            }
+            kind => kind,
+        };
         let index_share = self.index_share(kind);
         let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();
         if !self.has_unsaved() && !has_chores && index_share.is_none() {
@@ -153,7 +160,8 @@ impl Store {
                 share: index_share,
                 bytes_max: self.index_pace.bytes_max(index_share, self.unsaved_bytes),
                 sweep: self.sweep.clone(),
-                saves_long: self.unsaved_long.bytes() > self.index_pace.long_bytes,
+                saves_long: kind != CheckpointKind::WithoutIndex
+                    && self.unsaved_long.bytes() > self.index_pace.long_bytes,
                 long_keys: std::mem::take(&mut self.unsaved_long),
                 row_changes: self.index_pace.row_changes,
                 step_bytes: self.index_pace.step_bytes,
@@ -194,14 +202,14 @@ impl Store {
     /// those before have not saved all that was earned.
     #[must_use]
     pub fn is_index_behind(&self) -> bool {
-        !self.index_waits_for_room && self.index_share(CheckpointKind::Auto).is_some()
+        self.index_room.may_be() && self.index_share(CheckpointKind::Auto).is_some()
     }
 
     /// A start would read so many records that it is worth saving some of the index although no
     /// record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of records.
     #[must_use]
     pub fn is_start_long(&self) -> bool {
-        !self.index_waits_for_room && self.index_share(CheckpointKind::Quiet).is_some()
+        self.index_room.may_be() && self.index_share(CheckpointKind::Quiet).is_some()
     }
 
     /// Records in the file that a start would read, because the saved index does not know them in
@@ -241,23 +249,21 @@ impl Store {
         self.db = Some(written.db);
         let no_space = match written.result {
             Ok(saved) => {
-                self.index_waits_for_room = false;
+                self.index_room.found();
                 self.take_in(saved);
                 self.begin_defragmentation();
                 None
             }
-            Err(DiskFull { long_keys, .. }) if written.is_spare => {
-                self.index_waits_for_room = true;
-                self.unsaved_long.merge(long_keys);
-                None
-            }
             Err(DiskFull { tables, long_keys, error }) => {
+                self.index_room.not_found();
                 self.unsaved_long.merge(long_keys);
-                self.defragment_without_room();
+                if !written.is_spare {
+                    self.defragment_without_room();
+                }
                 for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
-                Some(error)
+                (!written.is_spare).then_some(error)
             }
         };
         Durable {

@@ -11,7 +11,7 @@ use crate::limits::{
     HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX,
     INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, INDEX_KEYS_PER_OWN, INDEX_QUIET_PART, INDEX_ROUND_PART,
     INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS, INDEX_STEP_BYTES,
-    INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
+    INDEX_STEP_KEYS, INDEX_WITHOUT_ROOM_MAX, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -40,6 +40,37 @@ pub(crate) enum IndexShare {
     Whole,
     /// So many keys, of an index of so many that is saved once in a round of so many records.
     Keys { keys: u64, of: u64, round: u64 },
+}
+
+/// Whether there may be room for index that nothing waits for. A checkpoint that finds none is
+/// followed by some without index, twice as many each time: on a disk that stays nearly full
+/// records find the room that there is.
+#[derive(Debug, Default)]
+pub(crate) struct IndexRoom {
+    /// Checkpoints to come without it.
+    without: u32,
+    /// So many were to come the last time.
+    last: u32,
+}
+
+impl IndexRoom {
+    pub(crate) fn may_be(&self) -> bool {
+        self.without == 0
+    }
+
+    /// A checkpoint found no room.
+    pub(crate) fn not_found(&mut self) {
+        self.last = (self.last * 2).clamp(1, INDEX_WITHOUT_ROOM_MAX);
+        self.without = self.last;
+    }
+
+    /// A checkpoint found room: with index, if there may be some.
+    pub(crate) fn found(&mut self) {
+        match self.without.checked_sub(1) {
+            Some(left) => self.without = left,
+            None => self.last = 0,
+        }
+    }
 }
 
 impl Default for IndexPace {
@@ -101,8 +132,8 @@ impl IndexPace {
         keys.max(self.small_keys).saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
-    /// The share that so many records have earned, `own` of which the checkpoint itself saves, of an
-    /// index of so many keys with so many revisions that are kept; none if that is no step.
+    /// The share that so many records have earned, `own` of which the checkpoint itself saves, of
+    /// an index of so many keys with so many revisions that are kept; none if that is no step.
     pub(crate) fn earned(&self, records: u64, own: u64, keys: u64, kept: u64) -> Option<IndexShare> {
         let counted = kept.min(self.counted_max(keys));
         let round = self.records_min.max(keys.max(counted) / INDEX_ROUND_PART);
@@ -121,8 +152,8 @@ impl IndexPace {
         })
     }
 
-    /// The share of a large index of so many keys that is saved when nothing else is to be: none if a
-    /// start would read few records for want of it.
+    /// The share of a large index of so many keys that is saved when nothing else is to be: none if
+    /// a start would read few records for want of it.
     pub(crate) fn unearned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
         let counted = kept.min(self.counted_max(keys));
         let worth = self.records_min.max(keys.max(counted) / INDEX_QUIET_PART);
@@ -225,7 +256,7 @@ mod tests {
         assert_eq!(share.keys(), INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, "however many come at once");
     }
 
-    /// What is left until a quiet time is little for a start to read, and worth the rows.
+    /// Behind a quiet time a start has few records to read, and the rows were worth it.
     #[test]
     fn a_start_behind_a_quiet_time_is_short() {
         let (pace, keys) = (IndexPace::default(), 10_000_000);
@@ -239,6 +270,29 @@ mod tests {
         let keys = INDEX_SMALL_KEYS + 1;
         assert_eq!(pace.unearned(INDEX_ROUND_RECORDS_MIN - 1, keys, keys), None);
         assert!(pace.unearned(INDEX_ROUND_RECORDS_MIN, keys, keys).is_some());
+    }
+
+    /// One checkpoint without index, then two, up to the bound; from the first again once one has
+    /// found room.
+    #[test]
+    fn index_waits_longer_the_more_often_it_finds_no_room() {
+        let mut room = IndexRoom::default();
+        let waits = |room: &mut IndexRoom| {
+            room.not_found();
+            let mut waited = 0;
+            while !room.may_be() {
+                room.found();
+                waited += 1;
+            }
+            waited
+        };
+        assert_eq!([(); 4].map(|()| waits(&mut room)), [1, 2, 4, 8]);
+        for _ in 0..9 {
+            waits(&mut room);
+        }
+        assert_eq!(waits(&mut room), INDEX_WITHOUT_ROOM_MAX);
+        room.found();
+        assert_eq!(waits(&mut room), 1);
     }
 
     /// Large keys do not leave the index behind: a round writes each once, while half as many

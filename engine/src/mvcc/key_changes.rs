@@ -113,9 +113,9 @@ impl KeptChange {
         KeyChange { revision, create_revision, version }
     }
 
-    /// In two words, if it fits: if its main revision is below 2^48, its version below 2^22 - 1, and
-    /// it is a put by one of the first 2^16 operations of its transaction, fewer than 2^42 revisions
-    /// after the key was created. Only a deletion changes more keys than that at once.
+    /// In two words, if it fits: if its main revision is below 2^48, its version below 2^22 - 1,
+    /// and it is a put by one of the first 2^16 operations of its transaction, fewer than 2^42
+    /// revisions after the key was created. Only a deletion changes more keys than that at once.
     fn usual(change: KeyChange) -> Option<Self> {
         let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
         let (main, sub) = (u64::try_from(main).ok()?, u64::try_from(sub).ok()?);

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
-use crate::mvcc::index_pace::IndexPace;
+use crate::mvcc::index_pace::{IndexPace, IndexRoom};
 use crate::mvcc::layout::{INDEX, SMALL, StoreMeta};
 use crate::mvcc::loading::{LoadedIndex, Loading, Opening};
 use crate::mvcc::saved_index::IndexSweep;
@@ -98,7 +98,7 @@ impl Store {
             ranges,
             index_pace: IndexPace::default(),
             records_since_index,
-            index_waits_for_room: false,
+            index_room: IndexRoom::default(),
             unsaved_long,
             unsaved_bytes: 0,
             replaced: Replaced::default(),

@@ -9,7 +9,7 @@ use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
-use crate::mvcc::index_pace::IndexPace;
+use crate::mvcc::index_pace::{IndexPace, IndexRoom};
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
@@ -77,8 +77,8 @@ pub struct Store {
     pub(crate) index_pace: IndexPace,
     /// Records that have earned the saving of a part of the index.
     pub(crate) records_since_index: u64,
-    /// The disk had no room for index alone: it waits for a checkpoint of something else.
-    pub(crate) index_waits_for_room: bool,
+    /// Whether the disk may have room for more than has to be saved.
+    pub(crate) index_room: IndexRoom,
     /// Keys too long for a page that have changed since they were saved.
     pub(crate) unsaved_long: WaitingKeys,
     /// Keys longer than that are too long for a page.

@@ -192,13 +192,13 @@ impl Cells {
     /// as can be. As no cell takes more than half a page, both parts of a page with one cell too
     /// many fit a page.
     ///
-    /// So they do in a leaf whose keys share a beginning of B bytes, also behind the change that has
-    /// made it too large. Of the C bytes behind a page's header, a cell takes C / 2 at most with its
-    /// whole key and its slot, C / 2 - B without the beginning. Before the change the leaf fitted:
-    /// its cells, each without it, take no more than C - (B + 2) + (C / 2 - B) now. The larger part
-    /// has at most half of that and half of a cell, C - 1.5 B - 1, and with the beginning, B + 2,
-    /// it has C - B / 2 + 1: no more than C, for B is at least `BEGIN_MIN`. What the keys of one
-    /// part share may be longer, which makes the part shorter.
+    /// So they do in a leaf whose keys share a beginning of B bytes, behind a change that leaves B
+    /// as it was (`divide` looks after the others). Of the C bytes behind a page's header, a cell
+    /// takes C / 2 at most with its whole key and its slot, C / 2 - B without the beginning. Before
+    /// the change the leaf fitted: its cells, each without it, take no more than
+    /// C - (B + 2) + (C / 2 - B) now. The larger part has at most half of that and half of a cell,
+    /// C - 1.5 B - 1, and with the beginning, B + 2, it has C - B / 2 + 1: no more than C, for B is
+    /// at least `BEGIN_MIN`. The keys of one part may share more, which makes the part shorter.
     #[must_use]
     pub fn middle(&self) -> usize {
         assert!(self.len() > 1, "{} cells cannot be divided", self.len());
@@ -220,7 +220,7 @@ impl Cells {
         if low > 1 && larger(low - 1) < larger(low) { low - 1 } else { low }
     }
 
-    /// What stands behind the ends of a leaf that has once what its keys begin with.
+    /// The bytes behind the ends of a leaf that has once what its keys begin with.
     fn encode_sharing(&self, begin: usize, out: &mut Vec<u8>) {
         let first = self.keys().0.expect("a cell of our own");
         out.extend_from_slice(&u16::try_from(begin).expect("a key is short").to_le_bytes());

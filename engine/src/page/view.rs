@@ -15,7 +15,7 @@ pub struct PageView<'m> {
     kind: PageKind,
     len: usize,
     slots: &'m [u8],
-    /// What all keys of a leaf begin with, which is not in its cells.
+    /// The bytes that all keys of a leaf begin with, which are not in its cells.
     begin: &'m [u8],
     cells: &'m [u8],
 }
@@ -77,7 +77,7 @@ impl<'m> PageView<'m> {
         self.len == 0
     }
 
-    /// What all keys of a leaf begin with, which is not in its cells; mostly nothing.
+    /// The bytes that all keys of a leaf begin with, which are not in its cells; mostly none.
     #[must_use]
     pub fn begin(&self) -> &'m [u8] {
         self.begin

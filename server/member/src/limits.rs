@@ -113,8 +113,8 @@ pub const STATES_SENT_MAX: usize = 2;
 pub const STATE_SENT_TICKS: u64 = 300;
 /// Time from a change of the state to the checkpoint that saves it.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
-/// So many of them without a change are a quiet time, in which more of the index is saved.
-pub const QUIET_INTERVALS: u32 = 20;
+/// So long without a change is a quiet time, in which more of the index is saved.
+pub const QUIET_TIME: Duration = Duration::from_secs(2);
 /// A checkpoint of fewer unsaved bytes of records than these is put off: what it writes beside
 /// them, some pages and a sync or two, is as much however few they are.
 pub const CHECKPOINT_BYTES_MIN: usize = 1024 * 1024;

@@ -19,8 +19,8 @@ use crate::observe::log;
 /// glommio wants to be allowed to lock this much memory.
 const LOCKED_BYTES_MIN: u64 = 512 * 1024;
 
-/// Lets this process open as many files as it may, and has the kernel do at once, for a process of one
-/// thread, what takes 10 to 20 ms where others run beside it (it waits for them): a table of
+/// Lets this process open as many files as it may, and has the kernel do at once, for a process of
+/// one thread, what takes 10 to 20 ms where others run beside it (it waits for them): a table of
 /// descriptors with room for all connections, and the fence between cores. So it comes before any
 /// thread of a member.
 pub fn prepare(cores: Option<usize>) {

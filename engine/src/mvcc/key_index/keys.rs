@@ -202,12 +202,12 @@ impl PackedKeys {
         usize::from(self.len)
     }
 
-    /// What all searched keys begin with.
+    /// The bytes that all searched keys begin with.
     fn begin(&self) -> &[u8] {
         &self.bytes[self.len() * (TAG + END)..][..usize::from(self.same)]
     }
 
-    /// What is there of one key alone.
+    /// The bytes that are there of one key alone.
     fn piece(&self, at: usize) -> &[u8] {
         let (ends, keys) = self.bytes[self.len() * TAG..].split_at(self.len() * END);
         &keys[usize::from(self.same)..][packed_begin(ends, at)..packed_begin(ends, at + 1)]
@@ -288,12 +288,12 @@ impl KeysApart {
 
 /// Keys that are searched by their tags.
 struct Tagged<'k, B, T, R> {
-    /// What all of them begin with.
+    /// The bytes that all of them begin with.
     begin: &'k [u8],
     /// The first of a range whose tag is not below one.
     below: B,
     tag_at: T,
-    /// What follows the beginning.
+    /// The bytes behind these.
     rest_at: R,
 }
 

@@ -163,7 +163,7 @@ impl StateCore {
     #[must_use]
     pub fn is_over(&self, effects: &mut impl StateEffects) -> bool {
         let Some(machine) = &self.machine else { return false };
-        if self.is_stopping && self.saving.has_no_room() && machine.store().has_unsaved() {
+        if self.is_stopping && self.saving.finds_no_room() && machine.store().has_unsaved() {
             effects.note(Note::StoppedUnsaved);
             return true; // the log has everything
         }
