@@ -135,11 +135,7 @@ impl<'p> Cursor<'p> {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator of results would invite skipping errors")]
     pub fn next(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
-        let result = self.advance().and_then(|cell| {
-            let Some(cell) = cell else { return Ok(None) };
-            Ok(Some((sole(cell.key)?, value(self.pages, cell.value)?)))
-        });
-        self.remember(result)
+        self.next_row(sole)
     }
 
     /// The next key, in parts, and its value, in any table.
@@ -148,9 +144,14 @@ impl<'p> Cursor<'p> {
     /// As [`Cursor::next`].
     #[inline]
     pub fn next_parts(&mut self) -> Result<Option<(KeyParts<'p>, &'p [u8])>> {
+        self.next_row(Ok)
+    }
+
+    #[inline]
+    fn next_row<K>(&mut self, key: impl FnOnce(KeyParts<'p>) -> Result<K>) -> Result<Option<(K, &'p [u8])>> {
         let result = self.advance().and_then(|cell| {
             let Some(cell) = cell else { return Ok(None) };
-            Ok(Some((cell.key, value(self.pages, cell.value)?)))
+            Ok(Some((key(cell.key)?, value(self.pages, cell.value)?)))
         });
         self.remember(result)
     }

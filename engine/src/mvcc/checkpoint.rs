@@ -135,14 +135,8 @@ impl Store {
     /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one
     /// is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
-        let kind = match kind {
-            CheckpointKind::Auto | CheckpointKind::Quiet if !self.index_room.may_be() => {
-                CheckpointKind::WithoutIndex
-            }
-            kind => kind,
-        };
         let index_share = self.index_share(kind);
-        let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();
+        let has_chores = self.has_chores();
         if !self.has_unsaved() && !has_chores && index_share.is_none() {
             return None;
         }
@@ -160,8 +154,7 @@ impl Store {
                 share: index_share,
                 bytes_max: self.index_pace.bytes_max(index_share, self.unsaved_bytes),
                 sweep: self.sweep.clone(),
-                saves_long: kind != CheckpointKind::WithoutIndex
-                    && self.unsaved_long.bytes() > self.index_pace.long_bytes,
+                saves_long: self.saves_more(kind) && self.unsaved_long.bytes() > self.index_pace.long_bytes,
                 long_keys: std::mem::take(&mut self.unsaved_long),
                 row_changes: self.index_pace.row_changes,
                 step_bytes: self.index_pace.step_bytes,
@@ -177,6 +170,21 @@ impl Store {
         })
     }
 
+    /// Chores that go on with each checkpoint: a compaction, a sweep behind one, a defragmentation.
+    #[must_use]
+    pub fn has_chores(&self) -> bool {
+        self.compaction_pending() || self.is_sweeping() || self.is_defragmenting()
+    }
+
+    /// Whether such a checkpoint saves index that nothing waits for.
+    fn saves_more(&self, kind: CheckpointKind) -> bool {
+        match kind {
+            CheckpointKind::Auto | CheckpointKind::Quiet => self.index_room.may_be(),
+            CheckpointKind::WithIndex => true,
+            CheckpointKind::WithoutIndex => false,
+        }
+    }
+
     /// How much of the index the next checkpoint saves.
     fn index_share(&self, kind: CheckpointKind) -> Option<IndexShare> {
         if self.meta.revision <= self.saved.index_revision {
@@ -190,7 +198,7 @@ impl Store {
         if kind == CheckpointKind::WithIndex || for_compaction {
             return Some(IndexShare::Whole);
         }
-        if kind == CheckpointKind::WithoutIndex {
+        if !self.saves_more(kind) {
             return None;
         }
         let earned = self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept);
@@ -202,14 +210,14 @@ impl Store {
     /// those before have not saved all that was earned.
     #[must_use]
     pub fn is_index_behind(&self) -> bool {
-        self.index_room.may_be() && self.index_share(CheckpointKind::Auto).is_some()
+        self.index_share(CheckpointKind::Auto).is_some()
     }
 
     /// A start would read so many records that it is worth saving some of the index although no
     /// record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of records.
     #[must_use]
     pub fn is_start_long(&self) -> bool {
-        self.index_room.may_be() && self.index_share(CheckpointKind::Quiet).is_some()
+        self.index_share(CheckpointKind::Quiet).is_some()
     }
 
     /// Records in the file that a start would read, because the saved index does not know them in

@@ -132,11 +132,16 @@ impl IndexPace {
         keys.max(self.small_keys).saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
+    /// Records for one of which there are `part` keys, or kept revisions; or the fewest.
+    fn records_of(&self, keys: u64, kept: u64, part: u64) -> u64 {
+        let counted = kept.min(self.counted_max(keys));
+        self.records_min.max(keys.max(counted) / part)
+    }
+
     /// The share that so many records have earned, `own` of which the checkpoint itself saves, of
     /// an index of so many keys with so many revisions that are kept; none if that is no step.
     pub(crate) fn earned(&self, records: u64, own: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        let counted = kept.min(self.counted_max(keys));
-        let round = self.records_min.max(keys.max(counted) / INDEX_ROUND_PART);
+        let round = self.records_of(keys, kept, INDEX_ROUND_PART);
         if self.is_small(keys, kept) {
             return (records >= round).then_some(IndexShare::Whole);
         }
@@ -155,9 +160,7 @@ impl IndexPace {
     /// The share of a large index of so many keys that is saved when nothing else is to be: none if
     /// a start would read few records for want of it.
     pub(crate) fn unearned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        let counted = kept.min(self.counted_max(keys));
-        let worth = self.records_min.max(keys.max(counted) / INDEX_QUIET_PART);
-        if self.is_small(keys, kept) || records < worth {
+        if self.is_small(keys, kept) || records < self.records_of(keys, kept, INDEX_QUIET_PART) {
             return None;
         }
         // Of what records have earned it uses up little: most of that is saved already.

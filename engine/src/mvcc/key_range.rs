@@ -49,11 +49,7 @@ impl<'k> KeyRange<'k> {
     /// Whether `key` lies before the end; the start is not looked at.
     #[must_use]
     pub fn ends_after(&self, key: &[u8]) -> bool {
-        match self {
-            Self::One(one) => key <= *one,
-            Self::Span { end, .. } => key < *end,
-            Self::From(_) => true,
-        }
+        self.ends_after_parts(KeyParts::from(key))
     }
 
     /// The same of a key in parts.

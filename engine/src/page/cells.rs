@@ -73,8 +73,8 @@ impl Cells {
         laid_out_bytes(self.len() + behind.len(), self.data.len() + behind.data.len(), begin)
     }
 
-    /// Bytes a page with these cells and another one behind them needs.
-    pub(crate) fn page_bytes_with_leaf_cell(&self, key: &[u8], bytes: usize) -> usize {
+    /// Bytes a page with these cells and another one behind them, of so many bytes, needs.
+    pub(crate) fn page_bytes_with_cell(&self, key: &[u8], bytes: usize) -> usize {
         let begin = match self.keys().0 {
             Some(first) if self.are_sharing => shared_len(first, key),
             _ => 0,

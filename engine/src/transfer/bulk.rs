@@ -15,7 +15,7 @@ use crate::disk::Disk;
 use crate::limits::{BULK_WRITE_BYTES, DIRECT_ALIGNMENT, GROW_BYTES_MAX};
 use crate::meta::{TableRoot, first_page};
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, SHARING_LEAF, SLOT, branch_cell, encode_extent, extent_pages,
+    Cells, PageId, PageKind, PageRef, SHARING_LEAF, branch_cell, encode_extent, extent_pages,
     leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
 };
 
@@ -235,11 +235,7 @@ impl TableLoad {
             cells.share();
         }
         let cell_bytes: usize = cell.iter().map(|part| part.len()).sum();
-        let page_bytes = match level {
-            0 => cells.page_bytes_with_leaf_cell(key, cell_bytes),
-            _ => cells.page_bytes() + SLOT + cell_bytes,
-        };
-        if !cells.is_empty() && page_bytes > out.page_bytes as usize {
+        if !cells.is_empty() && cells.page_bytes_with_cell(key, cell_bytes) > out.page_bytes as usize {
             self.close(level, out)?;
         }
         let page = &mut self.levels[level];

@@ -408,16 +408,9 @@ fn tag_of(rest: &[u8]) -> u32 {
 }
 
 fn tag(rest: KeyParts<'_>) -> u32 {
-    match rest.parts() {
-        [[], whole] => tag_of(whole),
-        [begin, _] if begin.len() >= TAG => tag_of(begin),
-        [begin, rest] => {
-            let (mut bytes, own) = ([0; TAG], rest.len().min(TAG - begin.len()));
-            bytes[..begin.len()].copy_from_slice(begin);
-            bytes[begin.len()..][..own].copy_from_slice(&rest[..own]);
-            u32::from_be_bytes(bytes)
-        }
-    }
+    let mut bytes = [0; TAG];
+    put_key(&mut &mut bytes[..], rest.until(TAG));
+    u32::from_be_bytes(bytes)
 }
 
 #[cfg(test)]

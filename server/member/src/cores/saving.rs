@@ -61,7 +61,8 @@ pub(super) struct Saving {
     put_offs_max: u32,
     /// How often the one that waits was.
     put_offs: u32,
-    /// Since when it waits.
+    /// The work that there was last, and since when it waits.
+    waits_for: Option<Work>,
     waits_since: u64,
     /// Bytes of the entries since the last one: the log keeps them, also those that change no key.
     entry_bytes: usize,
@@ -72,10 +73,6 @@ pub(super) struct Saving {
     /// Whether a start would read many records, if that is known of the state since the last
     /// checkpoint: more of the index is saved in a quiet time then.
     is_start_long: Option<bool>,
-    /// When there was first nothing else to save.
-    quiet_since: Option<u64>,
-    /// The work that there was last.
-    waits_for: Option<Work>,
     /// Answers that wait for the space that compactions free, and up to which revision.
     compacting: Vec<(i64, CommandId, Outcome)>,
     /// Callers that wait for a defragmentation that has not begun yet.
@@ -161,14 +158,10 @@ impl Saving {
         }
         self.begin_defragmentation(machine);
         let is_stopping = haste == Haste::Stopping;
-        let work = self.work(machine, is_stopping);
-        if work == Some(Work::Changes) && self.waits_for != work {
-            self.waits_since = effects.microseconds();
+        let (work, now) = (self.work(machine, is_stopping), effects.microseconds());
+        if self.waits_for != work {
+            (self.waits_for, self.waits_since) = (work, now);
         }
-        let now = effects.microseconds();
-        let quiet_since = self.quiet_since.unwrap_or(now);
-        self.quiet_since = (work == Some(Work::ShortStart)).then_some(quiet_since);
-        self.waits_for = work;
         let Some(work) = work else {
             if is_stopping {
                 self.phase = CheckpointPhase::Idle; // what it waited for is left to the next start
@@ -176,19 +169,19 @@ impl Saving {
             return;
         };
         let store = machine.store();
-        let much = is_stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        if due && self.may_wait(work, machine, haste, effects.microseconds()) {
+        let is_much = store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        if due && self.may_wait(work, store, haste, now) {
             self.put_offs += u32::from(work == Work::Changes);
             self.phase = CheckpointPhase::Waiting;
             effects.remind(limits::CHECKPOINT_INTERVAL);
-        } else if due || (much && !self.has_no_room) || (is_stopping && !self.finds_no_room()) {
+        } else if due || (is_much && !self.has_no_room) || (is_stopping && !self.finds_no_room()) {
             self.start(machine, work, is_stopping, effects);
         } else if self.phase == CheckpointPhase::Idle {
             self.phase = CheckpointPhase::Waiting;
-            if self.put_offs == 0 {
-                self.waits_since = effects.microseconds();
+            if work == Work::Changes && self.put_offs == 0 {
+                self.waits_since = now;
             }
-            effects.remind(match (self.has_no_room, has_chores(store)) {
+            effects.remind(match (self.has_no_room, store.has_chores()) {
                 (true, _) => limits::NO_SPACE_INTERVAL,
                 (false, true) => limits::COMPACT_INTERVAL,
                 (false, false) => limits::CHECKPOINT_INTERVAL,
@@ -207,7 +200,7 @@ impl Saving {
         if is_stopping {
             return None;
         }
-        if has_chores(store) {
+        if store.has_chores() {
             return Some(Work::Chores);
         }
         if self.has_no_room {
@@ -221,20 +214,16 @@ impl Saving {
     }
 
     /// A checkpoint that is due waits once more: for more changes, or for a quiet time.
-    fn may_wait(&self, work: Work, machine: &Machine, haste: Haste, now: u64) -> bool {
-        let store = machine.store();
+    fn may_wait(&self, work: Work, store: &Store, haste: Haste, now: u64) -> bool {
         match work {
             Work::Changes => {
                 let is_little = store.unsaved_bytes().max(self.entry_bytes) < limits::CHECKPOINT_BYTES_MIN;
                 is_little
                     && haste == Haste::None
-                    && !(has_chores(store) || self.has_no_room || self.is_awaited())
+                    && !(store.has_chores() || self.has_no_room || self.is_awaited())
                     && self.may_be_put_off(now)
             }
-            Work::ShortStart => {
-                let since = self.quiet_since.unwrap_or(now);
-                Duration::from_micros(now.saturating_sub(since)) < limits::QUIET_TIME
-            }
+            Work::ShortStart => self.waited(now) < limits::QUIET_TIME,
             Work::Chores | Work::EarnedIndex => false,
         }
     }
@@ -243,8 +232,11 @@ impl Saving {
     /// late.
     fn may_be_put_off(&self, now: u64) -> bool {
         let longest = limits::CHECKPOINT_INTERVAL * (self.put_offs_max + 1);
-        let waited = Duration::from_micros(now.saturating_sub(self.waits_since));
-        self.put_offs < self.put_offs_max && waited <= longest
+        self.put_offs < self.put_offs_max && self.waited(now) <= longest
+    }
+
+    fn waited(&self, now: u64) -> Duration {
+        Duration::from_micros(now.saturating_sub(self.waits_since))
     }
 
     /// Callers wait for one.
@@ -316,7 +308,7 @@ impl Saving {
 
     /// The store is another one, whose file was just made: no caller waits for the old one's.
     pub(super) fn replaced(&mut self, machine: &Machine) -> Vec<(CommandId, Outcome)> {
-        (self.is_start_long, self.quiet_since, self.has_no_room) = (None, None, false);
+        (self.is_start_long, self.waits_for, self.has_no_room) = (None, None, false);
         let mut answers = self.defragmented(machine.store().revision());
         if !machine.store().compaction_pending() {
             answers.append(&mut self.take_compacted());
@@ -329,11 +321,6 @@ impl Saving {
         let outcome = Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE };
         self.defragmenting.drain(..).map(|id| (id, outcome.clone())).collect()
     }
-}
-
-/// Chores that go on with each checkpoint.
-fn has_chores(store: &Store) -> bool {
-    store.compaction_pending() || store.is_sweeping() || store.is_defragmenting()
 }
 
 /// Results of the end of a checkpoint.

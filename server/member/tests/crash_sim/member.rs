@@ -273,7 +273,7 @@ impl Member {
         let files = self.steps.is_empty() && self.removals.is_empty();
         let work = self.from_log.work.is_empty() && self.to_state.is_empty();
         let state = self.from_state.effects.is_empty() && !self.state.can_go_on();
-        let has_chores = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
+        let has_chores = store.has_chores();
         let saved = self.writing.is_none() && self.reminders == 0 && !store.has_unsaved() && !has_chores;
         log && files && work && state && saved
     }

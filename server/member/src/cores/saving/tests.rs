@@ -78,9 +78,7 @@ fn a_defragmentation_on_a_full_disk_ends_and_says_why() {
         txn.commit();
         applied(&mut store);
         disk.limit(Some(disk.bytes().len() as u64));
-        let own = Origin { member: 1, boot: 1 };
-        let config = MachineConfig { own, quota_bytes: i64::MAX, lease_extension: 0 };
-        let mut machine = Machine::new(store, config).expect("a sound store");
+        let mut machine = machine(store, i64::MAX);
         let mut saving = Saving::default();
         let caller = CommandId::new(0, 1, 0);
         saving.defragment(caller);
@@ -105,14 +103,12 @@ fn a_defragmentation_on_a_full_disk_ends_and_says_why() {
 /// be.
 #[test]
 fn dead_records_go_when_the_quota_is_nearly_full() {
-    let own = Origin { member: 1, boot: 1 };
     for (percent, is_stopping, goes) in [(200, false, false), (120, false, true), (120, true, false)] {
         let mut store = store();
         let before = records(&mut store);
         assert!(before > KEYS + KEYS / 10, "the compaction has left nothing");
         let quota_bytes = store.sizes().in_use.cast_signed() * percent / 100;
-        let config = MachineConfig { own, quota_bytes, lease_extension: 0 };
-        let mut machine = Machine::new(store, config).expect("a sound store");
+        let mut machine = machine(store, quota_bytes);
         let mut saving = Saving::default();
         put(machine.store_mut(), KEYS);
         while let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) {
@@ -199,9 +195,9 @@ fn loaded(disk: &SimDisk) -> Store {
     store
 }
 
-fn machine(store: Store) -> Machine {
+fn machine(store: Store, quota_bytes: i64) -> Machine {
     let own = Origin { member: 1, boot: 1 };
-    let config = MachineConfig { own, quota_bytes: i64::MAX, lease_extension: 0 };
+    let config = MachineConfig { own, quota_bytes, lease_extension: 0 };
     Machine::new(store, config).expect("a sound store")
 }
 
@@ -209,7 +205,7 @@ fn machine(store: Store) -> Machine {
 /// member that stops, or is to save what changes meanwhile, does not wait for that.
 #[test]
 fn the_index_is_saved_further_in_a_quiet_time() {
-    let loaded = || machine(loaded(&SimDisk::new()));
+    let loaded = || machine(loaded(&SimDisk::new()), i64::MAX);
     let (mut machine, mut saving) = (loaded(), Saving::default());
     let checkpoints = settle(&mut saving, &mut machine, Haste::None);
     assert!(!machine.store().is_start_long(), "{checkpoints:?}");
@@ -241,7 +237,7 @@ fn what_records_have_earned_is_saved_when_they_have_come() {
         let mut store = Store::open(Arc::new(disk), DbOptions::default()).expect("a sound disk");
         store.save_index_in_steps_of(40);
         assert!(store.is_index_behind() && !store.has_unsaved());
-        let mut machine = machine(store);
+        let mut machine = machine(store, i64::MAX);
         let checkpoints = settle(&mut Saving::default(), &mut machine, haste);
         let is_stopping = haste == Haste::Stopping;
         assert_eq!((checkpoints.is_empty(), machine.store().is_index_behind()), (is_stopping, is_stopping));
@@ -254,7 +250,7 @@ fn what_records_have_earned_is_saved_when_they_have_come() {
 #[test]
 fn index_that_finds_no_room_is_tried_once() {
     let disk = SimDisk::new();
-    let mut machine = machine(loaded(&disk));
+    let mut machine = machine(loaded(&disk), i64::MAX);
     let mut saving = Saving::default();
     let mut begun = Begun::default();
     saving.schedule(&mut machine, Haste::Stopping, &mut begun);
