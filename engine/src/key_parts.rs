@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 /// How many bytes of two keys are compared at once.
-const BLOCK: usize = 64;
+const WORD: usize = size_of::<u64>();
 
 /// A key. Its bytes are those of the two pieces, one behind the other; where they are
 /// divided says nothing.
@@ -87,6 +87,9 @@ impl<'k> KeyParts<'k> {
     /// How many bytes both begin with alike.
     #[must_use]
     pub(crate) fn common(self, other: Self) -> usize {
+        if self.begins_like(&other) {
+            return self.begin.len() + common(self.rest, other.rest);
+        }
         let (mut one, mut other) = (self, other);
         let mut alike = 0;
         loop {
@@ -100,6 +103,11 @@ impl<'k> KeyParts<'k> {
             }
             (one, other) = (one.behind(len), other.behind(len));
         }
+    }
+
+    /// Both are of one node or leaf, which has their beginning once: it need not be read.
+    fn begins_like(&self, other: &Self) -> bool {
+        std::ptr::eq(self.begin, other.begin)
     }
 
     fn front(&self) -> &'k [u8] {
@@ -129,6 +137,9 @@ impl PartialOrd for KeyParts<'_> {
 
 impl Ord for KeyParts<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
+        if self.begins_like(other) {
+            return self.rest.cmp(other.rest);
+        }
         let alike = self.common(*other);
         let (one, other) = (self.behind(alike), other.behind(alike));
         one.front().cmp(other.front())
@@ -151,8 +162,14 @@ impl PartialOrd<[u8]> for KeyParts<'_> {
 
 /// How many bytes two slices begin with alike.
 fn common(one: &[u8], other: &[u8]) -> usize {
-    let blocks = one.chunks_exact(BLOCK).zip(other.chunks_exact(BLOCK));
-    let alike = BLOCK * blocks.take_while(|(one, other)| one == other).count();
+    let (words, others) = (one.as_chunks::<WORD>().0, other.as_chunks::<WORD>().0);
+    for (at, (word, other)) in words.iter().zip(others).enumerate() {
+        let differ = u64::from_le_bytes(*word) ^ u64::from_le_bytes(*other);
+        if differ != 0 {
+            return at * WORD + (differ.trailing_zeros() / u8::BITS) as usize;
+        }
+    }
+    let alike = WORD * words.len().min(others.len());
     let rest = one[alike..].iter().zip(&other[alike..]);
     alike + rest.take_while(|(one, other)| one == other).count()
 }
@@ -192,6 +209,9 @@ mod tests {
                 (mine.to_vec(), mine.len(), mine.is_empty()),
                 (one.clone(), one.len(), one.is_empty())
             );
+            let beside = KeyParts::new(&one[..at], &other[there..]); // of the same leaf
+            let (whole, alike) = (beside.to_vec(), mine.common(KeyParts::from(&beside.to_vec()[..])));
+            assert_eq!((mine.cmp(&beside), mine.common(beside)), (one.cmp(&whole), alike));
             let cut = divided(&one, &mut random);
             assert_eq!(mine.until(cut).to_vec(), one[..cut]);
             assert_eq!(mine.behind(cut).to_vec(), one[cut..]);
