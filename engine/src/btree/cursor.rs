@@ -1,5 +1,7 @@
 //! Reading a tree: one key, or keys in order.
 
+use std::ops::ControlFlow;
+
 use crate::Result;
 use crate::btree::read_ahead::ReadAhead;
 use crate::key_parts::KeyParts;
@@ -147,6 +149,31 @@ impl<'p> Cursor<'p> {
         self.next_row(Ok)
     }
 
+    /// Hands out the rows from here on, each key in parts, of any table, until there are no more or
+    /// `row` wants none.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged, or as `row`.
+    pub(crate) fn for_each(
+        mut self,
+        mut row: impl FnMut(KeyParts<'p>, &'p [u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        while let Some((key, found)) = self.next_parts()? {
+            if row(key, found)?.is_break() {
+                return Ok(());
+            }
+            // The others of its leaf: there is no need to look where it lies again.
+            let Some((leaf, at)) = self.path.last_mut() else { continue };
+            for at in std::mem::replace(at, leaf.len())..leaf.len() {
+                let cell = leaf.leaf_cell(at).ok_or_else(unreadable_leaf_cell)?;
+                if row(cell.key, value(self.pages, cell.value)?)?.is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
     #[inline]
     fn next_row<K>(&mut self, key: impl FnOnce(KeyParts<'p>) -> Result<K>) -> Result<Option<(K, &'p [u8])>> {
         let result = self.advance().and_then(|cell| {
@@ -174,6 +201,7 @@ impl<'p> Cursor<'p> {
         self.remember(result)
     }
 
+    #[inline]
     fn remember<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result {
             self.failed = Some(error.clone());
@@ -243,7 +271,7 @@ impl<'p> Cursor<'p> {
             if page.kind() == PageKind::Leaf {
                 let cell = page.leaf_cell(*at);
                 *at += 1;
-                return cell.map(Some).ok_or_else(|| crate::Error::corrupt("a leaf cell cannot be read"));
+                return cell.map(Some).ok_or_else(unreadable_leaf_cell);
             }
             let child =
                 page.branch_cell(*at).ok_or_else(|| crate::Error::corrupt("a branch cell cannot be read"))?;
@@ -259,6 +287,10 @@ impl<'p> Cursor<'p> {
     }
 }
 
+fn unreadable_leaf_cell() -> crate::Error {
+    crate::Error::corrupt("a leaf cell cannot be read")
+}
+
 /// The key of a table whose leaves do not share beginnings of keys.
 #[inline]
 fn sole(key: KeyParts<'_>) -> Result<&[u8]> {
@@ -270,13 +302,15 @@ fn sole(key: KeyParts<'_>) -> Result<&[u8]> {
 fn value<'p>(pages: &'p Pages, stored: StoredValue<'p>) -> Result<&'p [u8]> {
     match stored {
         StoredValue::Inline(value) => Ok(value),
-        StoredValue::Extent { at, len } => {
-            let (_, content) = pages.extent(PageKind::Value, at)?;
-            if content.len() == len {
-                Ok(content)
-            } else {
-                Err(pages.damage(at.id, format!("holds {} bytes instead of {len}", content.len())))
-            }
-        }
+        StoredValue::Extent { at, len } => value_elsewhere(pages, at, len),
+    }
+}
+
+fn value_elsewhere(pages: &Pages, at: PageRef, len: usize) -> Result<&[u8]> {
+    let (_, content) = pages.extent(PageKind::Value, at)?;
+    if content.len() == len {
+        Ok(content)
+    } else {
+        Err(pages.damage(at.id, format!("holds {} bytes instead of {len}", content.len())))
     }
 }

@@ -212,22 +212,25 @@ impl KeyHistory {
         Self::decode_behind(None, bytes)
     }
 
+    /// Reads the durable form of one change, as most keys have it; none if it is another.
+    #[inline]
+    pub(crate) fn decode_one(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = bytes.strip_prefix(&[1])?;
+        let change = take_change(&mut bytes, 0)?;
+        bytes.is_empty().then(|| Self::of(change))
+    }
+
     /// Reads the durable form of changes that follow those of a history.
     pub(crate) fn decode_behind(mut history: Option<Self>, mut bytes: &[u8]) -> Option<Self> {
         let count = varint::take(&mut bytes).filter(|count| *count > 0)?;
-        let mut main = 0_i64;
+        let mut main = 0;
         let mut last = history.as_ref().map_or(Revision::default(), |history| history.newest().revision);
         for _ in 0..count {
-            main = main.checked_add_unsigned(varint::take(&mut bytes)?)?;
-            let sub = i64::try_from(varint::take(&mut bytes)?).ok()?;
-            let create_revision = main.checked_sub_unsigned(varint::take(&mut bytes)?)?;
-            let version = i64::try_from(varint::take(&mut bytes)?).ok()?;
-            let change = KeyChange { revision: Revision { main, sub }, create_revision, version };
-            let is_possible = create_revision >= 0 && version <= VERSION_MAX;
-            if !is_possible || (history.is_some() && change.revision <= last) {
+            let change = take_change(&mut bytes, main)?;
+            if history.is_some() && change.revision <= last {
                 return None;
             }
-            last = change.revision;
+            (main, last) = (change.revision.main, change.revision);
             match &mut history {
                 Some(history) => history.push(change),
                 None => history = Some(Self::of(change)),
@@ -235,6 +238,17 @@ impl KeyHistory {
         }
         history.filter(|_| bytes.is_empty())
     }
+}
+
+/// Takes the durable form of a change that follows one of this main revision.
+#[inline]
+fn take_change(bytes: &mut &[u8], before: i64) -> Option<KeyChange> {
+    let main = before.checked_add_unsigned(varint::take(bytes)?)?;
+    let sub = i64::try_from(varint::take(bytes)?).ok()?;
+    let create_revision = main.checked_sub_unsigned(varint::take(bytes)?)?;
+    let version = i64::try_from(varint::take(bytes)?).ok()?;
+    let is_possible = create_revision >= 0 && version <= VERSION_MAX;
+    is_possible.then_some(KeyChange { revision: Revision { main, sub }, create_revision, version })
 }
 
 #[cfg(test)]

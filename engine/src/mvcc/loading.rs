@@ -5,13 +5,14 @@
 //! beside what a change of the index costs. No part needs another one, and their order is that of
 //! their keys, so the trees of all become one whatever the threads do when.
 
+use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 
 use crate::limits;
 use crate::mvcc::index_part::IndexPart;
 use crate::mvcc::key_history::KeyHistory;
-use crate::mvcc::key_index::{Key, KeyIndex};
+use crate::mvcc::key_index::{IndexBuilder, Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
 use crate::mvcc::long_keys::{self, WaitingKeys};
 use crate::mvcc::replay::{Replay, Replayed};
@@ -184,6 +185,7 @@ struct Rows<'t> {
 }
 
 impl Rows<'_> {
+    #[inline]
     fn read(&self, encoded: &[u8]) -> Result<KeyHistory> {
         match self.reader.read(encoded) {
             Ok(history) if history.newest().revision.main > self.meta.revision => {
@@ -198,44 +200,28 @@ impl Rows<'_> {
 /// was saved are not in it. `tell` is called for some of the keys.
 fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut()) -> Result<LoadedRows> {
     let saved = Rows { reader: HistoryReader::new(tree), meta };
-    let mut failure = None;
-    let (mut rows, mut unswept) = (0_u64, 0_u64);
+    let (mut rows, mut unswept, mut loaded) = (0_u64, 0_u64, IndexBuilder::default());
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&part.from)?;
-    let keys = std::iter::from_fn(|| {
-        loop {
-            let (key, encoded) = match cursor.next_parts() {
-                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < *end))?,
-                Err(error) => {
-                    failure = Some(error);
-                    return None;
-                }
-            };
-            rows += 1;
-            if rows.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell();
-            }
-            let history = match saved.read(encoded) {
-                Ok(history) => history,
-                Err(error) => {
-                    failure = Some(error);
-                    return None;
-                }
-            };
-            if !history.loses(meta.compact_revision) {
-                return Some((key, history));
-            }
-            unswept += 1;
-            if let Some(history) = history.compacted(meta.compact_revision) {
-                return Some((key, history));
-            }
+    cursor.for_each(|key, encoded| {
+        if part.end.as_deref().is_some_and(|end| key >= *end) {
+            return Ok(ControlFlow::Break(()));
         }
-    });
-    let index = KeyIndex::from_sorted(keys);
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    let mut index = index.ok_or_else(out_of_order)?;
+        rows += 1;
+        if rows.is_multiple_of(limits::RESTORED_PER_REPORT) {
+            tell();
+        }
+        let mut history = Some(saved.read(encoded)?);
+        if let Some(saved) = history.as_ref().filter(|saved| saved.loses(meta.compact_revision)) {
+            unswept += 1;
+            history = saved.compacted(meta.compact_revision);
+        }
+        if let Some(history) = history {
+            loaded.push(key, history).ok_or_else(out_of_order)?;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let mut index = loaded.finish().ok_or_else(out_of_order)?;
     let long = load_long(tree, &saved, part, &mut index)?;
     Ok(LoadedRows { index, rows, unswept, long })
 }

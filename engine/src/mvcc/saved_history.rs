@@ -130,7 +130,12 @@ impl<'t> HistoryReader<'t> {
     ///
     /// # Errors
     /// When the file is damaged.
+    #[inline]
     pub(crate) fn read(&self, value: &[u8]) -> Result<KeyHistory> {
+        KeyHistory::decode_one(value).map_or_else(|| self.read_any(value), Ok)
+    }
+
+    fn read_any(&self, value: &[u8]) -> Result<KeyHistory> {
         let (rows, behind) = split(value).ok_or_else(malformed)?;
         let older = rows.map(|rows| self.older(rows)).transpose()?;
         KeyHistory::decode_behind(older, behind).ok_or_else(malformed)

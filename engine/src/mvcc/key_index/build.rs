@@ -4,30 +4,54 @@ use std::sync::Arc;
 
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyHistory;
+use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild};
 use crate::mvcc::key_index::row::Row;
 
-/// A tree of keys that come in order with their histories, built from the leaves up.
-pub(super) fn build<'k>(mut entries: impl Iterator<Item = (KeyParts<'k>, KeyHistory)>) -> Option<IndexNode> {
-    let mut level: Vec<NewChild> = Vec::new();
-    loop {
-        let (mut keys, mut histories) = (Vec::with_capacity(FANOUT), Vec::with_capacity(FANOUT));
-        for (key, history) in entries.by_ref().take(FANOUT) {
-            keys.push(key);
-            histories.push(history);
+/// An index that is built of keys in order, from the leaves up.
+#[derive(Debug, Default)]
+pub struct IndexBuilder<'k> {
+    /// Leaves that are full.
+    leaves: Vec<NewChild>,
+    /// The next one.
+    keys: Vec<KeyParts<'k>>,
+    histories: Vec<KeyHistory>,
+}
+
+impl<'k> IndexBuilder<'k> {
+    /// Adds a key; none if some keys were out of order.
+    #[inline]
+    #[must_use]
+    pub fn push(&mut self, key: KeyParts<'k>, history: KeyHistory) -> Option<()> {
+        if self.keys.len() == FANOUT {
+            self.end_leaf()?;
         }
-        if keys.is_empty() {
-            break;
-        }
-        if !keys.is_sorted_by(|one, next| one < next) {
+        self.keys.push(key);
+        self.histories.push(history);
+        Some(())
+    }
+
+    fn end_leaf(&mut self) -> Option<()> {
+        if !self.keys.is_sorted_by(|one, next| one < next) {
             return None;
         }
-        let leaf = Row::new(histories, keys.iter().map(|key| KeyRef::Parts(*key)));
-        let first = key_behind(&level, leaf.key_ref(0))?;
-        level.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
+        let histories = std::mem::replace(&mut self.histories, Vec::with_capacity(FANOUT));
+        let leaf = Row::new(histories, self.keys.iter().map(|key| KeyRef::Parts(*key)));
+        let first = key_behind(&self.leaves, leaf.key_ref(0))?;
+        self.leaves.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
+        self.keys.clear();
+        Some(())
     }
-    Some(above_all(level))
+
+    /// The index of these keys; none if some were out of order.
+    #[must_use]
+    pub fn finish(mut self) -> Option<KeyIndex> {
+        if !self.keys.is_empty() {
+            self.end_leaf()?;
+        }
+        Some(KeyIndex::of(above_all(self.leaves)))
+    }
 }
 
 /// The key in a branch of a node that begins with this one and comes behind a level of nodes; none
@@ -60,27 +84,29 @@ fn above_all(mut level: Vec<NewChild>) -> IndexNode {
     }
 }
 
-/// One tree of several, whose leaves become its leaves; none if their keys do not follow each
-/// other.
+/// One tree of several; none if their keys do not follow each other. Its lowest branches are
+/// theirs, or its leaves if one of them has no branch.
 pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
-    let mut leaves: Vec<NewChild> = Vec::new();
-    for tree in trees.into_iter().filter(|tree| tree.len() > 0) {
-        let first = key_behind(&leaves, tree.first_key()?)?;
-        let branches = tree.branches_above_leaves();
-        take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
+    let trees: Vec<_> = trees.into_iter().filter(|tree| tree.len() > 0).collect();
+    let kept = trees.iter().map(IndexNode::branches_above_leaves).min().unwrap_or(0).min(1);
+    let mut level: Vec<NewChild> = Vec::new();
+    for tree in trees {
+        let first = key_behind(&level, tree.first_key()?)?;
+        let above = tree.branches_above_leaves() - kept;
+        take_level(NewChild { first, child: Child::of(tree) }, above, &mut level);
     }
-    Some(above_all(leaves))
+    Some(above_all(level))
 }
 
-/// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
-/// have, and touches none of them: they are most of the memory of an index. Those that have lost
-/// all of their keys are left out.
-fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
+/// Adds the nodes of a tree that lie below so many branches, with the keys and totals that they
+/// have, and touches nothing below them: that is most of the memory of an index. Those that have
+/// lost all of their keys are left out.
+fn take_level(tree: NewChild, above: usize, level: &mut Vec<NewChild>) {
     if tree.child.totals.len == 0 {
         return;
     }
-    if branches == 0 {
-        return leaves.push(tree);
+    if above == 0 {
+        return level.push(tree);
     }
     let NewChild { first, child } = tree;
     let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
@@ -89,7 +115,7 @@ fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
     // The first key of a branch says nothing; that of the branch itself does.
     let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
     for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
-        take_leaves(NewChild { first, child }, branches - 1, leaves);
+        take_level(NewChild { first, child }, above - 1, level);
     }
 }
 

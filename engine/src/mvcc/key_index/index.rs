@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::build;
+use crate::mvcc::key_index::build::{self, IndexBuilder};
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -41,15 +41,22 @@ impl KeyIndex {
 
     /// An index from its keys in ascending order; none if they are in another.
     #[must_use]
-    pub fn from_sorted<'k>(keys: impl Iterator<Item = (KeyParts<'k>, KeyHistory)>) -> Option<Self> {
-        Some(Self { root: IndexRoot { node: Arc::new(build::build(keys)?) } })
+    pub fn from_sorted<'k>(keys: impl IntoIterator<Item = (KeyParts<'k>, KeyHistory)>) -> Option<Self> {
+        let mut builder = IndexBuilder::default();
+        for (key, history) in keys {
+            builder.push(key, history)?;
+        }
+        builder.finish()
+    }
+
+    pub(super) fn of(root: IndexNode) -> Self {
+        Self { root: IndexRoot { node: Arc::new(root) } }
     }
 
     /// One index of several; none if the keys of each do not follow those of the one before.
     #[must_use]
     pub fn concatenated(parts: impl IntoIterator<Item = Self>) -> Option<Self> {
-        let root = build::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node)))?;
-        Some(Self { root: IndexRoot { node: Arc::new(root) } })
+        build::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node))).map(Self::of)
     }
 
     /// The index as it is now.

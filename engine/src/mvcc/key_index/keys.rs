@@ -96,7 +96,10 @@ impl Default for Keys {
 
 impl Keys {
     /// These keys, which are in order, so many at the front apart.
-    pub(super) fn new<'k>(keys: impl Iterator<Item = KeyRef<'k>> + Clone, unsearched: usize) -> Self {
+    pub(super) fn new<'k>(
+        keys: impl DoubleEndedIterator<Item = KeyRef<'k>> + Clone,
+        unsearched: usize,
+    ) -> Self {
         let (mut len, mut total) = (0, 0);
         for key in keys.clone() {
             (len, total) = (len + 1, total + key.key().len());
@@ -104,7 +107,7 @@ impl Keys {
         if total > PACKED_BYTES_MAX {
             return Self::Apart(Arc::new(KeysApart::new(keys.map(KeyRef::to_key).collect(), unsearched)));
         }
-        Self::Packed(PackedKeys::new(keys.map(KeyRef::key), len, unsearched))
+        Self::Packed(PackedKeys::new(keys.map(KeyRef::key), len, total, unsearched))
     }
 
     /// Adds a key, which is the one at `at` then.
@@ -142,7 +145,10 @@ impl Keys {
         }
     }
 
-    pub(super) fn range(&self, range: Range<usize>) -> impl Iterator<Item = KeyRef<'_>> + Clone {
+    pub(super) fn range(
+        &self,
+        range: Range<usize>,
+    ) -> impl DoubleEndedIterator<Item = KeyRef<'_>> + ExactSizeIterator + Clone {
         range.map(|at| self.get(at))
     }
 
@@ -173,12 +179,17 @@ impl Keys {
 }
 
 impl PackedKeys {
-    /// These keys, so many, which are in order, so many at the front apart.
-    fn new<'k>(keys: impl Iterator<Item = KeyParts<'k>> + Clone, len: usize, unsearched: usize) -> Self {
+    /// These keys, so many of so many bytes, which are in order, so many at the front apart.
+    fn new<'k>(
+        keys: impl DoubleEndedIterator<Item = KeyParts<'k>> + Clone,
+        len: usize,
+        total: usize,
+        unsearched: usize,
+    ) -> Self {
         let same = same(keys.clone(), unsearched);
         let begin = |at: usize| if at < unsearched { 0 } else { same };
-        let total: usize = keys.clone().enumerate().map(|(at, key)| key.len() - begin(at)).sum();
-        let bytes = laid_out(len * (TAG + END) + same + total, |all| {
+        let rests = total - len.saturating_sub(unsearched) * same;
+        let bytes = laid_out(len * (TAG + END) + same + rests, |all| {
             let (mut tags, rest) = all.split_at_mut(len * TAG);
             let (mut ends, mut packed) = rest.split_at_mut(len * END);
             let mut end = 0;
@@ -391,10 +402,9 @@ pub(super) fn between(before: KeyParts<'_>, key: KeyRef<'_>) -> Key {
 }
 
 /// How many bytes all searched ones of these keys, which are in order, begin with alike.
-fn same<'k>(keys: impl Iterator<Item = KeyParts<'k>>, unsearched: usize) -> usize {
-    let mut searched = keys.skip(unsearched);
-    let Some(first) = searched.next() else { return 0 };
-    first.common(searched.last().unwrap_or(first))
+fn same<'k>(mut keys: impl DoubleEndedIterator<Item = KeyParts<'k>>, unsearched: usize) -> usize {
+    let Some(first) = keys.nth(unsearched) else { return 0 };
+    first.common(keys.next_back().unwrap_or(first))
 }
 
 /// The first four bytes, as a number that is ordered as they are.

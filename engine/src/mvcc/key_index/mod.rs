@@ -15,6 +15,7 @@ mod node;
 mod row;
 mod scan;
 
+pub use build::IndexBuilder;
 pub use count::Counting;
 pub use created::{Created, CreatedSearch};
 pub use index::{IndexRoot, KeyIndex, PutResult};

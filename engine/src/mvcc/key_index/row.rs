@@ -42,7 +42,7 @@ impl<T> DerefMut for Row<T> {
 
 impl<T: Item> Row<T> {
     /// Items with their keys, in order.
-    pub(super) fn new<'k>(items: Vec<T>, keys: impl Iterator<Item = KeyRef<'k>> + Clone) -> Self {
+    pub(super) fn new<'k>(items: Vec<T>, keys: impl DoubleEndedIterator<Item = KeyRef<'k>> + Clone) -> Self {
         let keys = Keys::new(keys, T::UNSEARCHED);
         assert_eq!(items.len(), keys.len(), "a row has as many keys as items");
         Self { items: items.into(), keys }
@@ -64,7 +64,7 @@ impl<T: Item> Row<T> {
         self.keys.get(at)
     }
 
-    fn keys(&self) -> impl Iterator<Item = KeyRef<'_>> + Clone {
+    fn keys(&self) -> impl DoubleEndedIterator<Item = KeyRef<'_>> + ExactSizeIterator + Clone {
         self.keys.range(0..self.len())
     }
 
