@@ -221,7 +221,7 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    let mut index = loaded.finish().ok_or_else(out_of_order)?;
+    let mut index = KeyIndex::built(loaded).ok_or_else(out_of_order)?;
     let long = load_long(tree, &saved, part, &mut index)?;
     Ok(LoadedRows { index, rows, unswept, long })
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyHistory;
-use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild};
 use crate::mvcc::key_index::row::Row;
@@ -44,13 +43,12 @@ impl<'k> IndexBuilder<'k> {
         Some(())
     }
 
-    /// The index of these keys; none if some were out of order.
-    #[must_use]
-    pub fn finish(mut self) -> Option<KeyIndex> {
+    /// The tree of these keys; none if some were out of order.
+    pub(super) fn finish(mut self) -> Option<IndexNode> {
         if !self.keys.is_empty() {
             self.end_leaf()?;
         }
-        Some(KeyIndex::of(above_all(self.leaves)))
+        Some(above_all(self.leaves))
     }
 }
 

@@ -46,10 +46,16 @@ impl KeyIndex {
         for (key, history) in keys {
             builder.push(key, history)?;
         }
-        builder.finish()
+        Self::built(builder)
     }
 
-    pub(super) fn of(root: IndexNode) -> Self {
+    /// An index of the keys of a builder; none if some were out of order.
+    #[must_use]
+    pub fn built(keys: IndexBuilder<'_>) -> Option<Self> {
+        keys.finish().map(Self::of)
+    }
+
+    fn of(root: IndexNode) -> Self {
         Self { root: IndexRoot { node: Arc::new(root) } }
     }
 
