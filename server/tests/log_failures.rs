@@ -228,7 +228,8 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
     let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve));
     let disk = FaultyDisk { disk: Rc::clone(&files), dir: dir.to_owned(), fault, seen: Rc::clone(&seen) };
-    let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
+    let layout =
+        LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
     let (to_log, from_edge) = pair(8);
     let (to_state, from_log) = pair(8);
     let (durable, from_state) = pair(8);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use revd::disk::reserve::Reserve;
-use revd::disk::segments::{DirDisk, remove_leftovers};
+use revd::disk::segments::{self, DirDisk, remove_leftovers};
+use revd::limits;
 use revd::queues::sleep::sleep;
 use revd_engine::random::Random;
 use revd_member::cluster::Identity;
@@ -111,7 +112,8 @@ fn a_failure_in_the_background_is_told_and_nothing_follows_it() {
 fn a_segment_that_is_used_again_while_it_is_read_gives_no_other_entries() {
     on_a_core(|dir| async move {
         let owner = Identity { cluster: 1, member: 2 };
-        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 7 };
+        let layout =
+            LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 7 };
         let mut writer = WalWriter::new(WalSeed { disk: disk(&dir), layout, log: empty_log(owner) });
         let entry = |index: u64| LogEntry { index, term: 1, kind: 0, data: vec![7; 100_000].into() };
         let (mut next, mut read, mut refused) = (2, 0, 0);
@@ -151,7 +153,8 @@ fn a_segment_that_is_used_again_while_it_is_read_gives_no_other_entries() {
 fn entries_that_are_damaged_are_told_from_those_that_were_released() {
     on_a_core(|dir| async move {
         let owner = Identity { cluster: 1, member: 2 };
-        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 7 };
+        let layout =
+            LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 7 };
         let mut writer = WalWriter::new(WalSeed { disk: disk(&dir), layout, log: empty_log(owner) });
         let entry = |index: u64| LogEntry { index, term: 1, kind: 0, data: vec![7; 100_000].into() };
         for index in 2..32 {
@@ -170,6 +173,62 @@ fn entries_that_are_damaged_are_told_from_those_that_were_released() {
         let released = reading.await;
         assert!(matches!(released, Err(FetchError::Released(_))), "{released:?}");
         assert!(writer.fetch(2, 3, SEGMENT_BYTES).await.unwrap().is_empty(), "it is in no segment");
+    });
+}
+
+/// A start makes its first segment and reads the last one before it knows what the state holds.
+#[test]
+fn a_log_that_a_start_has_begun_with_is_read_as_any_other() {
+    on_a_core(|dir| async move {
+        assert!(segments::begin(&dir).is_none(), "there is no segment");
+        assert_eq!(names(&dir), ["spare.tmp"]);
+        let spare_bytes = || std::fs::metadata(dir.join("spare.tmp")).unwrap().len();
+        assert_eq!(spare_bytes(), limits::FIRST_SEGMENT_BYTES);
+        let layout =
+            LayoutConfig { segment_bytes: SEGMENT_BYTES / 2, first_segment_bytes: SEGMENT_BYTES, secret: 7 };
+        let owner = Identity { cluster: 1, member: 2 };
+        let mut writer = WalWriter::new(WalSeed { disk: disk(&dir), layout, log: empty_log(owner) });
+        for index in 2..32 {
+            let entry = LogEntry { index, term: 1, kind: 0, data: vec![7; 100_000].into() };
+            writer.append(&FrameContent { entries: vec![entry], ..FrameContent::default() }).await.unwrap();
+        }
+        writer.settle().await.unwrap();
+        std::fs::write(dir.join("spare.tmp"), vec![0; usize::try_from(limits::SEGMENT_BYTES).unwrap()])
+            .unwrap();
+        let read = |begun| segments::read_behind(&dir, 20, begun).map_err(|error| error.to_string());
+        let (begun, whole) = (segments::begin(&dir), read(None).unwrap().unwrap());
+        assert_eq!(spare_bytes(), limits::SEGMENT_BYTES, "a whole one is taken as it is");
+        assert_eq!((whole.base.0, whole.entries.len()), (20, 11));
+        assert!(begun.is_some());
+        assert_eq!(read(begun).unwrap().unwrap(), whole);
+        // One that is not there any more, and one that is damaged, say so both ways.
+        let last = names(&dir).into_iter().rfind(|name| name.ends_with(".wal")).unwrap();
+        std::fs::write(dir.join(last), [1; 2 * BLOCK]).unwrap();
+        assert_eq!(read(segments::begin(&dir)), read(None));
+        assert_ne!(read(None).unwrap().unwrap(), whole);
+    });
+}
+
+/// The log goes on behind what the start does to its directory, and learns that it failed.
+#[test]
+fn the_first_segment_waits_for_what_a_start_has_begun() {
+    on_a_core(|dir| async move {
+        let (log, done) = (disk(&dir), dir.join("done"));
+        let change = done.clone();
+        log.goes_on_behind(Box::new(move || {
+            std::fs::write(change, []).unwrap();
+            Ok(())
+        }));
+        assert!(!done.exists());
+        log.create(1, SEGMENT_BYTES).await.unwrap();
+        assert!(done.exists());
+        let log = disk(&dir);
+        let source = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let failure = WalError::Io { what: "giving back room in", path: dir.clone(), source: source() };
+        log.goes_on_behind(Box::new(move || Err(failure)));
+        let failed = log.create(2, SEGMENT_BYTES).await.map(drop).unwrap_err();
+        assert!(failed.to_string().starts_with("giving back room in"), "{failed}");
+        assert!(!names(&dir).contains(&segment_name(2)));
     });
 }
 

@@ -41,7 +41,8 @@ fn files(dir: &Path) -> Files {
 }
 
 fn seed(dir: PathBuf) -> WalSeed<DirDisk> {
-    let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
+    let layout =
+        LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES / 2, secret: 0x5EED };
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
     WalSeed { disk: DirDisk::new(dir, true, reserve), layout, log: empty_log(OWNER) }
 }

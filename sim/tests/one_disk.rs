@@ -203,7 +203,11 @@ impl Run<'_> {
         );
         self.seen.late_entries += u64::from(last > self.acknowledged);
         self.truth.truncate(usize::try_from(last).unwrap() + 1);
-        let layout = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED ^ self.boot };
+        let layout = LayoutConfig {
+            segment_bytes: 6 * BLOCK as u64,
+            first_segment_bytes: 3 * BLOCK as u64,
+            secret: 0x5EED ^ self.boot,
+        };
         let writer = WalWriter::new(WalSeed { disk: self.directory.log(), layout, log });
         let mut life = Life { node, machine, origin, writer: Some(writer), begun: Vec::new() };
         if let Err(error) = look_at(life.machine.store_mut()) {

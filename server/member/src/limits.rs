@@ -18,6 +18,8 @@ pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Bytes of a log segment.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of the first log segment of a process.
+pub const FIRST_SEGMENT_BYTES: u64 = 1024 * 1024;
 /// Bytes of a log segment that is made on a full disk.
 pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
 /// Bytes of entries in one raft message, as in etcd.
@@ -286,7 +288,7 @@ pub const PROGRESS_TICKS: u64 = 10;
 
 const _: () = {
     assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX, "an entry fits into a frame");
-    assert!(SEGMENT_BYTES_MIN <= SEGMENT_BYTES);
+    assert!(SEGMENT_BYTES_MIN < FIRST_SEGMENT_BYTES && FIRST_SEGMENT_BYTES <= SEGMENT_BYTES);
     assert!(
         RAFT_MESSAGE_BYTES_MAX <= PEER_FRAME_BYTES as u64 && PEER_FRAME_BYTES <= PEER_FRAME_BYTES_MAX,
         "messages of raft go several to a frame"

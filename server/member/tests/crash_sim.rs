@@ -43,7 +43,8 @@ use start::Sim;
 /// The ids that a new member makes of the URLs and the token in `start.rs`.
 const OWNER: Identity = Identity { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
 const ORIGIN: Origin = Origin { member: OWNER.member, boot: 1 };
-const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
+const LAYOUT: LayoutConfig =
+    LayoutConfig { segment_bytes: 6 * BLOCK as u64, first_segment_bytes: 3 * BLOCK as u64, secret: 0x5EED };
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
 const SECTOR: usize = 512;
 /// Log writes of one run.

@@ -15,7 +15,8 @@ use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, WalError};
 
 type Files = BTreeMap<u64, Vec<u8>>;
 
-const CONFIG: LayoutConfig = LayoutConfig { segment_bytes: 5 * BLOCK as u64, secret: 7 };
+const CONFIG: LayoutConfig =
+    LayoutConfig { segment_bytes: 5 * BLOCK as u64, first_segment_bytes: 5 * BLOCK as u64, secret: 7 };
 
 /// Frames of one entry each, in segments of a few.
 fn log(frames: u64) -> Files {

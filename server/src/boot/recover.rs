@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use anyhow::{Context as _, anyhow, bail};
 use revd_engine::db::DbOptions;
@@ -28,8 +29,10 @@ use revd_member::cluster::srv::{self, SrvDiscovery, SrvEffects, SrvMembers, SrvT
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::cluster::{self, Identity};
 use revd_member::raft::node::{LogRetention, RaftNode};
+use revd_member::wal::WalError;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
+use revd_member::wal::segment_files::ReadSegment;
 use revd_member::wal::writer::WalSeed;
 
 use crate::boot::dns::Dns;
@@ -38,7 +41,7 @@ use crate::boot::remote_cluster;
 use crate::config::{Config, Discovery, DiscoveryService};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
-use crate::disk::segments::{self, DirDisk};
+use crate::disk::segments::{self, DirDisk, DirectoryChange};
 use crate::limits;
 use crate::net::tls::TlsDomain;
 use crate::observe::log;
@@ -117,9 +120,16 @@ pub fn open(config: &Config, tls: &TlsDomain) -> anyhow::Result<Member> {
             "took": format!("{:?}", crate::clock::since(started)),
         }),
     );
-    let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
-    let MemberFiles { files, reserve, lock, .. } = files;
+    let layout = LayoutConfig {
+        segment_bytes: limits::SEGMENT_BYTES,
+        first_segment_bytes: segments::first_segment_bytes(&config.wal_dir),
+        secret: random()?,
+    };
+    let MemberFiles { files, reserve, lock, room, .. } = files;
     let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
+    if let Some(room) = room {
+        disk.goes_on_behind(room);
+    }
     Ok(Member {
         identity,
         origin,
@@ -143,6 +153,14 @@ struct MemberFiles<'c> {
     files: ReceivedFiles,
     tree: PathBuf,
     reserve: Arc<Reserve>,
+    /// The thread that begins with the log.
+    log: Option<JoinHandle<Option<ReadSegment>>>,
+    /// The segment that it has read.
+    read: Option<ReadSegment>,
+    /// The log's end: behind it is room that a dead process has not used.
+    unused: Option<LogEnd>,
+    /// The thread that gives it back.
+    room: Option<DirectoryChange>,
     lock: Option<File>,
 }
 
@@ -151,7 +169,9 @@ impl<'c> MemberFiles<'c> {
         let member_dir = config.data_dir.join("member");
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
         let files = ReceivedFiles::new(&member_dir, config.memory_bytes);
-        Self { config, tls, tree: files.tree(), files, member_dir, reserve, lock: None }
+        let tree = files.tree();
+        let (log, read, unused, room, lock) = (None, None, None, None, None);
+        Self { config, tls, member_dir, files, tree, reserve, log, read, unused, room, lock }
     }
 }
 
@@ -202,7 +222,12 @@ impl RecoveryEffects for MemberFiles<'_> {
 
     fn make_directories(&mut self) -> anyhow::Result<()> {
         private_dir(&self.member_dir)?;
-        private_dir(&self.config.wal_dir)
+        private_dir(&self.config.wal_dir)?;
+        // While the store is opened. Where the system has no more threads, it comes later.
+        let wal_dir = self.config.wal_dir.clone();
+        let thread = std::thread::Builder::new().name("log-begin".to_owned());
+        self.log = thread.spawn(move || segments::begin(&wal_dir)).ok();
+        Ok(())
     }
 
     fn open_store(&mut self) -> anyhow::Result<Store> {
@@ -210,13 +235,17 @@ impl RecoveryEffects for MemberFiles<'_> {
     }
 
     fn remove_leftovers(&mut self) -> anyhow::Result<()> {
+        // Among them is nothing of this process then.
+        if let Some(thread) = self.log.take() {
+            self.read = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
         let wal_dir = &self.config.wal_dir;
         segments::remove_leftovers(wal_dir)
             .with_context(|| format!("removing leftovers in {}", wal_dir.display()))
     }
 
     fn read_log(&mut self, applied: u64) -> anyhow::Result<Option<RecoveredLog>> {
-        Ok(segments::read(&self.config.wal_dir, applied)?)
+        Ok(segments::read_behind(&self.config.wal_dir, applied, self.read.take())?)
     }
 
     fn open_received(&mut self) -> anyhow::Result<Option<Store>> {
@@ -275,16 +304,24 @@ impl RecoveryEffects for MemberFiles<'_> {
         sync_dir(&self.member_dir)
     }
 
+    /// With the reserve, for which there may be room then.
     fn give_back_unused(&mut self, end: &LogEnd) -> anyhow::Result<()> {
-        let wal_dir = &self.config.wal_dir;
-        segments::give_back_unused(wal_dir, end)
-            .with_context(|| format!("giving back room in {}", wal_dir.display()))
+        self.unused = Some(*end);
+        Ok(())
     }
 
+    /// Meanwhile the member goes on to start: the file system may wait for its journal. The log's
+    /// first change waits for it.
     fn fill_reserve(&mut self) {
-        if let Err(error) = self.reserve.fill() {
-            log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
-        }
+        let (wal_dir, reserve, unused) =
+            (self.config.wal_dir.clone(), Arc::clone(&self.reserve), self.unused.take());
+        let work = move || make_room(&wal_dir, &reserve, unused.as_ref());
+        let thread = std::thread::Builder::new().name("room".to_owned()).spawn(work.clone());
+        self.room = Some(match thread {
+            Ok(thread) => Box::new(|| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+            // The system has no more threads: it has its turn before the log's first change.
+            Err(_) => Box::new(work),
+        });
     }
 
     fn refused(&self, refusal: Refusal) -> anyhow::Error {
@@ -323,6 +360,18 @@ impl RecoveryEffects for MemberFiles<'_> {
             Refusal::Store(error) => anyhow::Error::from(error).context(format!("reading {tree}")),
         }
     }
+}
+
+/// Gives back what a dead process has not used behind the log's end, and fills the reserve. Blocks.
+fn make_room(wal_dir: &Path, reserve: &Reserve, unused: Option<&LogEnd>) -> Result<(), WalError> {
+    if let Some(end) = unused {
+        let failed = |source| WalError::Io { what: "giving back room in", path: wal_dir.to_owned(), source };
+        segments::give_back_unused(wal_dir, end).map_err(failed)?;
+    }
+    if let Err(error) = reserve.fill() {
+        log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
+    }
+    Ok(())
 }
 
 /// The members that SRV records name.

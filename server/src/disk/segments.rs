@@ -13,7 +13,7 @@ use revd_member::wal::WalError;
 use revd_member::wal::changes::{Before, Changes, Kind, Progress};
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::reader::{LogEnd, RecoveredLog, segment_name};
-use revd_member::wal::segment_files;
+use revd_member::wal::segment_files::{self, ReadSegment};
 
 use crate::disk::directory::DirFiles;
 use crate::disk::reserve::Reserve;
@@ -38,6 +38,11 @@ impl DirDisk {
     pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>) -> Self {
         let room = Arc::new(AtomicU64::new(room_in(&dir)));
         Self { dir, sync, reserve, changes: Arc::default(), room }
+    }
+
+    /// This is done before all other changes.
+    pub fn goes_on_behind(&self, change: DirectoryChange) {
+        self.changes.begun().waiting.begin(Kind::Other, change);
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -121,7 +126,7 @@ impl LogDisk for DirDisk {
 }
 
 /// Something to be done to the directory.
-type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
+pub type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
 /// Changes of the directory: done on helper threads, in the order of [`Changes`].
 #[derive(Default)]
@@ -243,6 +248,34 @@ fn read_part(path: &Path, offset: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
 
 fn io(what: &'static str, path: &Path, source: std::io::Error) -> WalError {
     WalError::Io { what, path: path.to_owned(), source }
+}
+
+/// Bytes of the first segment of this process.
+#[must_use]
+pub fn first_segment_bytes(dir: &Path) -> u64 {
+    let (whole, short) = (limits::SEGMENT_BYTES, limits::FIRST_SEGMENT_BYTES);
+    segment_files::first_segment_bytes(&DirFiles::new(dir), whole, short)
+}
+
+/// Begins a start, before it is known which entries the state holds: makes the file for the first
+/// segment, if there is room, and reads the last one that is there. Blocks.
+#[must_use]
+pub fn begin(dir: &Path) -> Option<ReadSegment> {
+    let files = DirFiles::new(dir);
+    segment_files::prepare_next(&files, first_segment_bytes(dir), || false);
+    segment_files::read_last(&files)
+}
+
+/// Reads the log in `dir`, of which one segment may have been read; blocks.
+///
+/// # Errors
+/// As [`segment_files::read`].
+pub fn read_behind(
+    dir: &Path,
+    applied: u64,
+    before: Option<ReadSegment>,
+) -> Result<Option<RecoveredLog>, WalError> {
+    segment_files::read_behind(&DirFiles::new(dir), applied, before)
 }
 
 /// Removes files that a process which is dead by now was preparing. Blocks.

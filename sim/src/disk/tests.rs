@@ -83,7 +83,8 @@ fn run<T>(directory: &Directory, future: impl Future<Output = T>) -> T {
 }
 
 fn writer(directory: &Directory) -> WalWriter<LogFiles> {
-    let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
+    let layout =
+        LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
     WalWriter::new(WalSeed { disk: directory.log(), layout, log: empty_log(OWNER) })
 }
 

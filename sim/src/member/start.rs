@@ -114,7 +114,11 @@ pub(crate) fn start(
     let common = Common::new((member, boot), identity, views, (clock, settings.tick), directory.clone());
     common.status.applied.store(applied);
     common.status.is_corrupt.store(machine.is_corrupt());
-    let layout = LayoutConfig { segment_bytes: settings.segment_bytes, secret: out.random.number() };
+    let layout = LayoutConfig {
+        segment_bytes: settings.segment_bytes,
+        first_segment_bytes: settings.segment_bytes / 4,
+        secret: out.random.number(),
+    };
     let writer = WalWriter::new(WalSeed { disk: directory.log(), layout, log });
     let peers = membership.members().map(|row| Peer { id: row.id, urls: row.peer_ur_ls.clone() });
     let peers: Vec<Peer> = peers.collect();

@@ -48,6 +48,9 @@ pub struct ReleasedSegment {
 pub struct LayoutConfig {
     /// Bytes of a segment.
     pub segment_bytes: u64,
+    /// Bytes of the first segment of a process: nothing is answered before it is made, and the one
+    /// behind it is prepared meanwhile.
+    pub first_segment_bytes: u64,
     /// For the lives of new segments: random bits that clients do not know.
     pub secret: u64,
 }
@@ -91,11 +94,13 @@ impl Layout {
         }
     }
 
-    /// Three quarters of the last segment are used: the next one is to be prepared, unless one was
-    /// let go of by now.
+    /// Three quarters of the last segment are used, or it is the short one that a process begins
+    /// with: the next one is to be prepared, unless one was let go of by now.
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
-        self.file_bytes > 0 && self.end.offset >= self.file_bytes / 4 * 3
+        let is_short = self.end.segment == self.inherited + 1
+            && (self.config.first_segment_bytes..self.config.segment_bytes).contains(&self.file_bytes);
+        self.file_bytes > 0 && (is_short || self.end.offset >= self.file_bytes / 4 * 3)
     }
 
     /// The steps that make a frame durable.
@@ -125,7 +130,9 @@ impl Layout {
     /// Goes on in a new segment that has room for a frame of this length.
     fn roll(&mut self, frame_len: u64, steps: &mut Vec<LogStep>) {
         let segment = self.end.segment + 1;
-        let bytes = self.config.segment_bytes.max(frame_len + BLOCK as u64);
+        let LayoutConfig { segment_bytes, first_segment_bytes, .. } = self.config;
+        let usual = if self.file_bytes == 0 { first_segment_bytes } else { segment_bytes };
+        let bytes = usual.max(frame_len + BLOCK as u64);
         // Unknown to clients and different for each segment: a good mix of secret and number is all
         // it takes.
         let secret = self.config.secret;
@@ -192,7 +199,8 @@ mod tests {
     use crate::wal::birth::empty_log;
     use crate::wal::reader;
 
-    const CONFIG: LayoutConfig = LayoutConfig { segment_bytes: 3 * BLOCK as u64, secret: 7 };
+    const CONFIG: LayoutConfig =
+        LayoutConfig { segment_bytes: 3 * BLOCK as u64, first_segment_bytes: 3 * BLOCK as u64, secret: 7 };
     const STATE: HardState = HardState { term: 5, vote: 2, commit: 1 };
 
     fn append(layout: &mut Layout, index: u64, hard_state: Option<HardState>) -> Vec<LogStep> {
@@ -219,6 +227,34 @@ mod tests {
         let files = [(layout.end.segment, Bytes::from(last))];
         let log = reader::assemble(Path::new("wal"), &files).unwrap().unwrap();
         assert_eq!((log.hard_state, log.last()), (STATE, 8));
+    }
+
+    #[test]
+    fn a_process_begins_with_a_short_segment_and_prepares_a_whole_one_at_once() {
+        let config = LayoutConfig { segment_bytes: 8 * BLOCK as u64, ..CONFIG };
+        let mut layout = Layout::new(config, &empty_log(Identity { cluster: 1, member: 2 }));
+        assert!(!layout.is_nearly_full(), "there is none");
+        let mut made = Vec::new();
+        for index in 2..13 {
+            for step in append(&mut layout, index, None) {
+                if let LogStep::Create { segment, bytes } = step {
+                    made.push((segment, bytes / BLOCK as u64));
+                }
+            }
+            // A header, and a frame for each entry: two in the first one, seven in each other.
+            let is_prepared = [2, 3, 8, 9, 10].contains(&index);
+            assert_eq!(layout.is_nearly_full(), is_prepared, "entry {index}");
+        }
+        assert_eq!(made, [(1, 3), (2, 8), (3, 8)]);
+        // One that was made as small as can be, on a full disk, is no such segment.
+        let mut layout = Layout::new(
+            LayoutConfig { segment_bytes: 16 << 20, first_segment_bytes: 1 << 20, secret: 7 },
+            &empty_log(Identity { cluster: 1, member: 2 }),
+        );
+        drop(append(&mut layout, 2, None));
+        assert!(layout.is_nearly_full());
+        assert_eq!(layout.shrink(), limits::SEGMENT_BYTES_MIN);
+        assert!(!layout.is_nearly_full());
     }
 
     /// Its last write may be under way still.

@@ -162,7 +162,8 @@ mod tests {
     }
 
     fn layout() -> Layout {
-        let config = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 5 };
+        let config =
+            LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 5 };
         Layout::new(config, &empty_log(Identity { cluster: 1, member: 2 }))
     }
 

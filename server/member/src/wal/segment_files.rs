@@ -62,6 +62,12 @@ pub fn prepare_next(files: &impl Files, bytes: u64, makes_room: impl FnOnce() ->
     }
 }
 
+/// How long the first segment of a process is to be: as long as the spare that the process before
+/// has left, if that is a whole one.
+pub fn first_segment_bytes(files: &impl Files, whole: u64, short: u64) -> u64 {
+    if files.len(SPARE) == Some(whole) { whole } else { short }
+}
+
 /// Takes a released segment away; it becomes the spare if it has `spare_bytes` and there is none.
 ///
 /// # Errors
@@ -80,18 +86,52 @@ pub fn release(files: &impl Files, segment: u64, spare_bytes: Option<u64>) -> Re
 /// # Errors
 /// [`WalError::Io`] when the system refuses; else as [`Assembly`].
 pub fn read(files: &impl Files, applied: u64) -> Result<Option<RecoveredLog>, WalError> {
+    read_behind(files, applied, None)
+}
+
+/// The same, where one segment has been read before, whatever came of it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_behind(
+    files: &impl Files,
+    applied: u64,
+    mut before: Option<ReadSegment>,
+) -> Result<Option<RecoveredLog>, WalError> {
     let io = |what, name: &str, source| WalError::Io { what, path: files.path().join(name), source };
     let listing = |source| WalError::Io { what: "listing", path: files.path().to_owned(), source };
-    let names = files.names().map_err(listing)?;
-    let number = |name: &String| u64::from_str_radix(name.strip_suffix(".wal")?, 16).ok();
-    let mut segments: Vec<_> = names.into_iter().filter_map(|name| Some((number(&name)?, name))).collect();
-    segments.sort();
     let mut assembly = Assembly::new(files.path(), applied);
-    for (number, name) in segments {
-        let bytes = files.read(&name).map_err(|source| io("reading", &name, source))?;
-        assembly.add(number, &bytes.into())?;
+    for (number, name) in segments(files).map_err(listing)? {
+        let bytes = match before.take_if(|before| before.number == number) {
+            Some(before) => before.bytes,
+            None => files.read(&name),
+        };
+        assembly.add(number, &bytes.map_err(|source| io("reading", &name, source))?.into())?;
     }
     assembly.finish()
+}
+
+/// A segment that was read, as a start reads it.
+#[derive(Debug)]
+pub struct ReadSegment {
+    number: u64,
+    bytes: io::Result<Vec<u8>>,
+}
+
+/// Reads the last segment, which is most of a log that has no more than it needs; none if there is
+/// none.
+pub fn read_last(files: &impl Files) -> Option<ReadSegment> {
+    let (number, name) = segments(files).ok()?.pop()?;
+    Some(ReadSegment { number, bytes: files.read(&name) })
+}
+
+/// Numbers and names of all segments, ascending.
+fn segments(files: &impl Files) -> io::Result<Vec<(u64, String)>> {
+    let number = |name: &String| u64::from_str_radix(name.strip_suffix(".wal")?, 16).ok();
+    let named = files.names()?.into_iter().filter_map(|name| Some((number(&name)?, name)));
+    let mut segments: Vec<_> = named.collect();
+    segments.sort();
+    Ok(segments)
 }
 
 /// Removes files that a process which is dead by now was preparing.

@@ -34,7 +34,8 @@ use revd_sim::disk::{Directory, LogFiles, Ticket};
 use crate::others::{FromLog, TICK};
 use crate::start::open;
 
-const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
+const LAYOUT: LayoutConfig =
+    LayoutConfig { segment_bytes: 6 * BLOCK as u64, first_segment_bytes: 3 * BLOCK as u64, secret: 0x5EED };
 
 /// A promise to other members, which a crash must not break.
 #[derive(Debug, Clone, Copy, Default)]
