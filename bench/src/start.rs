@@ -2,7 +2,8 @@
 //!
 //! Loads so many keys, saves the index, puts as many later ones as it is told, which a start reads
 //! as records, and opens the store several times. The file is in the cache of the system, as it is
-//! behind a restart.
+//! behind a restart; the memory is that of the index before, where a process that starts has the
+//! system give it page by page.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -44,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     took.sort();
     used.sort();
     println!(
-        "{keys} keys of 64 B, {later} records above the saved index: opened in {} ms ({} to {}), CPU {} ms, of {ROUNDS}",
+        "{live} keys of 64 B, {later} records above the saved index: opened in {} ms ({} to {}), CPU {} ms, of {ROUNDS}",
         took[ROUNDS / 2].as_millis(),
         took[0].as_millis(),
         took[ROUNDS - 1].as_millis(),

@@ -138,7 +138,13 @@ impl PartialOrd for KeyParts<'_> {
 impl Ord for KeyParts<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         if self.begins_like(other) {
-            return self.rest.cmp(other.rest);
+            // Mostly their first bytes tell them apart.
+            return match (self.rest.first_chunk::<WORD>(), other.rest.first_chunk()) {
+                (Some(one), Some(other)) if one != other => {
+                    u64::from_be_bytes(*one).cmp(&u64::from_be_bytes(*other))
+                }
+                _ => self.rest.cmp(other.rest),
+            };
         }
         let alike = self.common(*other);
         let (one, other) = (self.behind(alike), other.behind(alike));

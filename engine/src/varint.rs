@@ -39,13 +39,17 @@ pub fn put(out: &mut Vec<u8>, value: u64) {
 /// Takes one from the front; none if it is cut short or too long.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<u64> {
-    match bytes.split_first() {
-        Some((first @ 0..0x80, rest)) => {
-            *bytes = rest;
-            Some(u64::from(*first))
+    let low = |byte: &u8| u64::from(byte & 0x7f);
+    let (value, rest) = match *bytes {
+        [first @ 0..0x80, rest @ ..] => (low(first), rest),
+        [first, second @ 0..0x80, rest @ ..] => (low(first) | low(second) << 7, rest),
+        [first, second, third @ 0..0x80, rest @ ..] => {
+            (low(first) | low(second) << 7 | low(third) << 14, rest)
         }
-        _ => take_longer(bytes),
-    }
+        _ => return take_longer(bytes),
+    };
+    *bytes = rest;
+    Some(value)
 }
 
 fn take_longer(bytes: &mut &[u8]) -> Option<u64> {

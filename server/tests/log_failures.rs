@@ -226,7 +226,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let node = RaftNode::start(&config, &log, &for_raft()).unwrap();
     let seen = Rc::new(Seen::default());
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
-    let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve));
+    let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve, None));
     let disk = FaultyDisk { disk: Rc::clone(&files), dir: dir.to_owned(), fault, seen: Rc::clone(&seen) };
     let layout =
         LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, secret: 0x5EED };

@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use std::collections::VecDeque;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use revd::disk::reserve::Reserve;
-use revd::disk::segments::{self, DirDisk, remove_leftovers};
+use revd::disk::segments::{self, DirDisk, DirectoryChange, remove_leftovers};
 use revd::limits;
 use revd::queues::sleep::sleep;
 use revd_engine::random::Random;
@@ -35,7 +36,11 @@ fn on_a_core<F: Future<Output = ()> + 'static>(test: impl FnOnce(PathBuf) -> F +
 }
 
 fn disk(dir: &Path) -> DirDisk {
-    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)))
+    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)), None)
+}
+
+fn disk_behind(dir: &Path, first: DirectoryChange) -> DirDisk {
+    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)), Some(first))
 }
 
 fn mark(segment: u64) -> Vec<u8> {
@@ -201,11 +206,29 @@ fn a_log_that_a_start_has_begun_with_is_read_as_any_other() {
         assert_eq!((whole.base.0, whole.entries.len()), (20, 11));
         assert!(begun.is_some());
         assert_eq!(read(begun).unwrap().unwrap(), whole);
-        // One that is not there any more, and one that is damaged, say so both ways.
-        let last = names(&dir).into_iter().rfind(|name| name.ends_with(".wal")).unwrap();
-        std::fs::write(dir.join(last), [1; 2 * BLOCK]).unwrap();
-        assert_eq!(read(segments::begin(&dir)), read(None));
-        assert_ne!(read(None).unwrap().unwrap(), whole);
+        // One that cannot be read, or is not there any more, is not passed over.
+        let last = dir.join(names(&dir).into_iter().rfind(|name| name.ends_with(".wal")).unwrap());
+        let (bytes, begun) = (std::fs::read(&last).unwrap(), segments::begin(&dir));
+        std::fs::remove_file(&last).unwrap();
+        assert!(read(begun).unwrap().unwrap().last() < 31);
+        std::fs::create_dir(&last).unwrap();
+        let begun = segments::begin(&dir);
+        std::fs::remove_dir(&last).unwrap();
+        std::fs::write(&last, bytes).unwrap();
+        assert!(read(begun).unwrap_err().starts_with("reading"));
+        // The next segment is the file that was made.
+        std::fs::remove_file(dir.join("spare.tmp")).unwrap();
+        drop(segments::begin(&dir));
+        let number = |name: &str| std::fs::metadata(dir.join(name)).unwrap().ino();
+        let spare = number("spare.tmp");
+        disk(&dir).create(99, segments::first_segment_bytes(&dir)).await.unwrap();
+        assert_eq!(number(&segment_name(99)), spare);
+        // A file that another process has open is left to it.
+        let preparing = dir.join("preparing.tmp");
+        std::fs::write(&preparing, b"of another process").unwrap();
+        let other = std::fs::File::open(&preparing).unwrap();
+        drop(segments::begin(&dir));
+        assert_eq!((other.metadata().unwrap().len(), preparing.exists()), (18, false));
     });
 }
 
@@ -213,19 +236,21 @@ fn a_log_that_a_start_has_begun_with_is_read_as_any_other() {
 #[test]
 fn the_first_segment_waits_for_what_a_start_has_begun() {
     on_a_core(|dir| async move {
-        let (log, done) = (disk(&dir), dir.join("done"));
+        let done = dir.join("done");
         let change = done.clone();
-        log.goes_on_behind(Box::new(move || {
-            std::fs::write(change, []).unwrap();
-            Ok(())
-        }));
+        let log = disk_behind(
+            &dir,
+            Box::new(move || {
+                std::fs::write(change, []).unwrap();
+                Ok(())
+            }),
+        );
         assert!(!done.exists());
         log.create(1, SEGMENT_BYTES).await.unwrap();
         assert!(done.exists());
-        let log = disk(&dir);
         let source = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let failure = WalError::Io { what: "giving back room in", path: dir.clone(), source: source() };
-        log.goes_on_behind(Box::new(move || Err(failure)));
+        let log = disk_behind(&dir, Box::new(move || Err(failure)));
         let failed = log.create(2, SEGMENT_BYTES).await.map(drop).unwrap_err();
         assert!(failed.to_string().starts_with("giving back room in"), "{failed}");
         assert!(!names(&dir).contains(&segment_name(2)));

@@ -44,7 +44,7 @@ fn seed(dir: PathBuf) -> WalSeed<DirDisk> {
     let layout =
         LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES / 2, secret: 0x5EED };
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
-    WalSeed { disk: DirDisk::new(dir, true, reserve), layout, log: empty_log(OWNER) }
+    WalSeed { disk: DirDisk::new(dir, true, reserve, None), layout, log: empty_log(OWNER) }
 }
 
 /// Frames that were acknowledged.
@@ -293,7 +293,8 @@ async fn start_in_vain(dir: PathBuf) {
             disk.create(segment, SEGMENT_BYTES).await.unwrap();
             continue;
         }
-        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, ..layout };
+        let layout =
+            LayoutConfig { segment_bytes: SEGMENT_BYTES, first_segment_bytes: SEGMENT_BYTES, ..layout };
         let mut writer = WalWriter::new(WalSeed { disk, layout, log });
         let entries = vec![LogEntry { index: next, term: 9, kind: 0, data: Bytes::new() }];
         writer.append(&FrameContent { entries, ..FrameContent::default() }).await.unwrap();

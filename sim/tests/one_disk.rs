@@ -205,7 +205,8 @@ impl Run<'_> {
         self.truth.truncate(usize::try_from(last).unwrap() + 1);
         let layout = LayoutConfig {
             segment_bytes: 6 * BLOCK as u64,
-            first_segment_bytes: 3 * BLOCK as u64,
+            // Where it is as long as the others, a spare of the process before may become it.
+            first_segment_bytes: if self.boot.is_multiple_of(2) { 6 } else { 3 } * BLOCK as u64,
             secret: 0x5EED ^ self.boot,
         };
         let writer = WalWriter::new(WalSeed { disk: self.directory.log(), layout, log });

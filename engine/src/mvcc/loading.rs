@@ -208,6 +208,9 @@ fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut
             return Ok(ControlFlow::Break(()));
         }
         rows += 1;
+        if rows > tree.len(INDEX) {
+            return Err(Error::corrupt(format!("the saved index has more than {} keys", tree.len(INDEX))));
+        }
         if rows.is_multiple_of(limits::RESTORED_PER_REPORT) {
             tell();
         }

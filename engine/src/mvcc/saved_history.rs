@@ -263,6 +263,32 @@ mod tests {
         }
     }
 
+    /// A history of one change is read by a shorter way.
+    #[test]
+    fn one_change_is_read_as_any_number_of_them() {
+        let (db, _, _) = saved(1);
+        let tree = db.snapshot();
+        let mut deleted = KeyHistory::created(Revision { main: 70_000, sub: 3 });
+        deleted.delete(Revision { main: 1 << 40, sub: 0 });
+        let put = KeyHistory::created(Revision { main: 2, sub: 300 });
+        for history in [put, deleted.compacted((1 << 40) - 1).unwrap(), deleted.compacted(5).unwrap()] {
+            let mut value = Vec::new();
+            history.encode(&mut value);
+            let mut noise: Vec<Vec<u8>> = (0..=value.len()).map(|at| value[..at].to_vec()).collect();
+            noise.extend([0, 1, 0x80, 0xff].map(|byte| [&value[..], &[byte]].concat()));
+            for (at, bit) in (0..value.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+                let mut bad = value.clone();
+                bad[at] ^= 1 << bit;
+                noise.push(bad);
+            }
+            for value in noise.into_iter().filter(|value| value.first() != Some(&0)) {
+                let read = HistoryReader::new(&tree).read(&value).ok().map(|read| read.changes());
+                let decoded = KeyHistory::decode(&value).map(|decoded| decoded.changes());
+                assert_eq!(read, decoded, "{value:?}");
+            }
+        }
+    }
+
     #[test]
     fn rows_that_are_not_there_and_noise_are_damage() {
         let (mut db, _, value) = saved(23);

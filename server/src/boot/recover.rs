@@ -126,10 +126,7 @@ pub fn open(config: &Config, tls: &TlsDomain) -> anyhow::Result<Member> {
         secret: random()?,
     };
     let MemberFiles { files, reserve, lock, room, .. } = files;
-    let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
-    if let Some(room) = room {
-        disk.goes_on_behind(room);
-    }
+    let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve), room);
     Ok(Member {
         identity,
         origin,
@@ -366,7 +363,10 @@ impl RecoveryEffects for MemberFiles<'_> {
 fn make_room(wal_dir: &Path, reserve: &Reserve, unused: Option<&LogEnd>) -> Result<(), WalError> {
     if let Some(end) = unused {
         let failed = |source| WalError::Io { what: "giving back room in", path: wal_dir.to_owned(), source };
-        segments::give_back_unused(wal_dir, end).map_err(failed)?;
+        segments::give_back_unused(wal_dir, end).map_err(failed).inspect_err(|error| {
+            // The log may have nothing to write for long, and does not say it before.
+            log::warn("room in the log is not given back", serde_json::json!({"error": error.to_string()}));
+        })?;
     }
     if let Err(error) = reserve.fill() {
         log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));

@@ -43,8 +43,10 @@ impl Files for DirFiles {
     fn write_zeros(&self, name: &str, bytes: u64) -> io::Result<()> {
         use std::io::Write as _;
         use std::os::unix::fs::OpenOptionsExt as _;
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(self.file(name))?;
+        // Another process that was told this directory by mistake may have the file open that lies
+        // there, and make a segment of it.
+        let _ = std::fs::remove_file(self.file(name));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file(name))?;
         let zeros = vec![0; limits::PREPARED_BYTES_PER_WRITE];
         let mut left = bytes;
         while left > 0 {

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use revd_member::files::is_no_space;
 use serde_json::json;
@@ -17,13 +18,16 @@ pub struct Reserve {
     path: PathBuf,
     bytes: u64,
     is_full: AtomicBool,
+    /// Held by the thread that makes the file or removes it: which of both came last is what the
+    /// disk was found to be.
+    turn: Mutex<()>,
 }
 
 impl Reserve {
     /// A reserve in this file; it is made by [`Reserve::fill`].
     #[must_use]
     pub fn new(path: PathBuf, bytes: u64) -> Self {
-        Self { path, bytes, is_full: AtomicBool::new(false) }
+        Self { path, bytes, is_full: AtomicBool::new(false), turn: Mutex::default() }
     }
 
     /// The disk was found full, and had no room for the reserve since.
@@ -38,6 +42,7 @@ impl Reserve {
     /// When there is no room for it.
     pub fn fill(&self) -> io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -63,6 +68,7 @@ impl Reserve {
     /// The disk has no room for `what`: gives the reserve up, if that has not happened yet; true if
     /// there may be room now. Blocks shortly.
     pub fn give_up(&self, what: &str) -> bool {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.is_full.store(true, Ordering::Relaxed);
         let given_up = std::fs::remove_file(&self.path).is_ok();
         if given_up {

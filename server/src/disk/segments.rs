@@ -33,16 +33,22 @@ pub struct DirDisk {
 }
 
 impl DirDisk {
-    /// Segments in this directory.
+    /// Segments in this directory. The first of its changes, if there is one, is done before all
+    /// others.
     #[must_use]
-    pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>) -> Self {
+    pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>, first: Option<DirectoryChange>) -> Self {
         let room = Arc::new(AtomicU64::new(room_in(&dir)));
-        Self { dir, sync, reserve, changes: Arc::default(), room }
-    }
-
-    /// This is done before all other changes.
-    pub fn goes_on_behind(&self, change: DirectoryChange) {
-        self.changes.begun().waiting.begin(Kind::Other, change);
+        let disk = Self { dir, sync, reserve, changes: Arc::default(), room };
+        if let Some(first) = first {
+            let (dir, room) = (disk.dir.clone(), Arc::clone(&disk.room));
+            let and_look = move || {
+                let done = first();
+                room.store(room_in(&dir), Ordering::Relaxed);
+                done
+            };
+            disk.changes.begun().waiting.begin(Kind::Other, Box::new(and_look));
+        }
+        disk
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -257,13 +263,14 @@ pub fn first_segment_bytes(dir: &Path) -> u64 {
     segment_files::first_segment_bytes(&DirFiles::new(dir), whole, short)
 }
 
-/// Begins a start, before it is known which entries the state holds: makes the file for the first
-/// segment, if there is room, and reads the last one that is there. Blocks.
+/// Begins a start, before it is known which entries the state holds: reads the last segment, and
+/// makes the file for the first one of this process, if there is room. Blocks.
 #[must_use]
 pub fn begin(dir: &Path) -> Option<ReadSegment> {
     let files = DirFiles::new(dir);
+    let last = segment_files::read_last(&files);
     segment_files::prepare_next(&files, first_segment_bytes(dir), || false);
-    segment_files::read_last(&files)
+    last
 }
 
 /// Reads the log in `dir`, of which one segment may have been read; blocks.

@@ -114,11 +114,10 @@ pub(crate) fn start(
     let common = Common::new((member, boot), identity, views, (clock, settings.tick), directory.clone());
     common.status.applied.store(applied);
     common.status.is_corrupt.store(machine.is_corrupt());
-    let layout = LayoutConfig {
-        segment_bytes: settings.segment_bytes,
-        first_segment_bytes: settings.segment_bytes / 4,
-        secret: out.random.number(),
-    };
+    let (segment_bytes, secret) = (settings.segment_bytes, out.random.number());
+    // Where it is as long as the others, a spare of the process before may become it.
+    let first_segment_bytes = if secret.is_multiple_of(2) { segment_bytes } else { segment_bytes / 4 };
+    let layout = LayoutConfig { segment_bytes, first_segment_bytes, secret };
     let writer = WalWriter::new(WalSeed { disk: directory.log(), layout, log });
     let peers = membership.members().map(|row| Peer { id: row.id, urls: row.peer_ur_ls.clone() });
     let peers: Vec<Peer> = peers.collect();

@@ -32,14 +32,13 @@ impl<'k> IndexBuilder<'k> {
     }
 
     fn end_leaf(&mut self) -> Option<()> {
-        if !self.keys.is_sorted_by(|one, next| one < next) {
-            return None;
-        }
         let histories = std::mem::replace(&mut self.histories, Vec::with_capacity(FANOUT));
-        let leaf = Row::new(histories, self.keys.iter().map(|key| KeyRef::Parts(*key)));
+        let is_sorted = self.keys.is_sorted_by(|one, next| one < next);
+        let leaf = is_sorted.then(|| Row::new(histories, self.keys.iter().map(|key| KeyRef::Parts(*key))));
+        self.keys.clear();
+        let leaf = leaf?;
         let first = key_behind(&self.leaves, leaf.key_ref(0))?;
         self.leaves.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
-        self.keys.clear();
         Some(())
     }
 
@@ -82,29 +81,28 @@ fn above_all(mut level: Vec<NewChild>) -> IndexNode {
     }
 }
 
-/// One tree of several; none if their keys do not follow each other. Its lowest branches are
-/// theirs, or its leaves if one of them has no branch.
+/// One tree of several, whose leaves become its leaves; none if their keys do not follow each
+/// other.
 pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
-    let trees: Vec<_> = trees.into_iter().filter(|tree| tree.len() > 0).collect();
-    let kept = trees.iter().map(IndexNode::branches_above_leaves).min().unwrap_or(0).min(1);
-    let mut level: Vec<NewChild> = Vec::new();
-    for tree in trees {
-        let first = key_behind(&level, tree.first_key()?)?;
-        let above = tree.branches_above_leaves() - kept;
-        take_level(NewChild { first, child: Child::of(tree) }, above, &mut level);
+    let mut leaves: Vec<NewChild> = Vec::new();
+    for tree in trees.into_iter().filter(|tree| tree.len() > 0) {
+        let first = key_behind(&leaves, tree.first_key()?)?;
+        let branches = tree.branches_above_leaves();
+        take_leaves(NewChild { first, child: Child::of(tree) }, branches, &mut leaves);
     }
-    Some(above_all(level))
+    Some(above_all(leaves))
 }
 
-/// Adds the nodes of a tree that lie below so many branches, with the keys and totals that they
-/// have, and touches nothing below them: that is most of the memory of an index. Those that have
-/// lost all of their keys are left out.
-fn take_level(tree: NewChild, above: usize, level: &mut Vec<NewChild>) {
+/// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
+/// have, and touches none of them: they are most of the memory of an index. Those that have lost
+/// all of their keys are left out: a branch that has others too would have them at its end, where
+/// nothing tells what comes behind.
+fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
     if tree.child.totals.len == 0 {
         return;
     }
-    if above == 0 {
-        return level.push(tree);
+    if branches == 0 {
+        return leaves.push(tree);
     }
     let NewChild { first, child } = tree;
     let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
@@ -113,12 +111,13 @@ fn take_level(tree: NewChild, above: usize, level: &mut Vec<NewChild>) {
     // The first key of a branch says nothing; that of the branch itself does.
     let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
     for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
-        take_level(NewChild { first, child }, above - 1, level);
+        take_leaves(NewChild { first, child }, branches - 1, leaves);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::IndexBuilder;
     use crate::key_parts::KeyParts;
     use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::key_index::KeyIndex;
@@ -183,6 +182,35 @@ mod tests {
             check_joined(vec![part(0..1_500, &[]), emptied, part(4_100..4_200, &[])]);
         }
         check_joined(vec![part(0..40, &all(0..40)), part(2_000..3_500, &[])]);
+    }
+
+    /// A branch that has lost almost all of its keys is joined with the one beside it, and keeps an
+    /// empty leaf at its end or at its front.
+    #[test]
+    fn parts_are_joined_whose_outer_branches_end_in_an_empty_leaf() {
+        let deleted: Vec<_> = (0..32).chain([1_024]).collect();
+        check_joined(vec![part(0..1_025, &deleted), part(2_000..3_500, &[])]);
+        let deleted: Vec<_> = (951..1_974).chain(2_966..2_998).chain(1_974..2_000).chain([950]).collect();
+        let mut joined = KeyIndex::concatenated([part(0..900, &[]), part(950..2_998, &deleted)]).unwrap();
+        joined.put(&key(1_980), Revision { main: 3, sub: 0 });
+        for (sub, number) in (2_006..2_966).enumerate() {
+            joined.tombstone(&key(number), Revision { main: 4, sub: sub.try_into().unwrap() }).unwrap();
+            joined.compact_key(&key(number), 4);
+        }
+        let left: Vec<_> = (0..900).chain([1_980]).chain(2_000..2_006).map(key).collect();
+        assert!(joined.root().entries().map(|(key, _)| key.to_vec()).eq(left.iter().cloned()));
+        assert!(left.iter().all(|key| joined.root().get(key, i64::MAX).is_some()));
+    }
+
+    /// A builder that has refused keys goes on to refuse or to take others, and does not fall over.
+    #[test]
+    fn a_builder_that_has_refused_keys_can_be_used() {
+        let mut builder = IndexBuilder::default();
+        let keys: Vec<_> = (100..132).chain(0..64).map(key).collect();
+        let history = || KeyHistory::created(Revision { main: 1, sub: 0 });
+        let taken = keys.iter().map(|key| builder.push(KeyParts::from(&key[..]), history()).is_some());
+        assert_eq!(taken.filter(|taken| !taken).count(), 1, "when the first that come too late are a leaf");
+        drop(builder.finish());
     }
 
     #[test]

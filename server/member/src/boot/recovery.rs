@@ -6,7 +6,7 @@
 //! cluster makes these by itself: they are the same everywhere. A crash in between leaves a tree
 //! file without a log at applied index 1, which is finished at the next start. In a directory that
 //! is refused, neither log nor tree file change; directories are closed to others, the lock file
-//! and perhaps an empty tree file are made, leftovers are removed.
+//! and perhaps an empty tree file and a spare for the log are made, leftovers are removed.
 //!
 //! A state that another member has sent becomes the tree file in this order: it is made whole and
 //! durable in a file of its own; the log says, in one frame with raft's promises, that it begins
@@ -59,7 +59,9 @@ pub struct RecoveryConfig {
     pub lease_extension: u64,
 }
 
-/// Effects of recovery on the system, in this order. A call is over when it returns.
+/// Effects of recovery on the system, in this order. A call is over when it returns; some changes
+/// of the log's directory are made beside the start, and are over before the log changes more
+/// there.
 pub trait RecoveryEffects {
     /// Why a member cannot start, with the names of files.
     type Error;

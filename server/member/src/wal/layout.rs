@@ -48,8 +48,8 @@ pub struct ReleasedSegment {
 pub struct LayoutConfig {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// Bytes of the first segment of a process: nothing is answered before it is made, and the one
-    /// behind it is prepared meanwhile.
+    /// Bytes of the first segment of a process: a member alone answers nothing before it is made,
+    /// and the one behind it is prepared meanwhile.
     pub first_segment_bytes: u64,
     /// For the lives of new segments: random bits that clients do not know.
     pub secret: u64,

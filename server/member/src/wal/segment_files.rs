@@ -41,6 +41,10 @@ fn try_make(files: &impl Files, name: &str, bytes: u64) -> io::Result<()> {
 /// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the
 /// spare.
 fn prepare(files: &impl Files, bytes: u64) -> io::Result<()> {
+    // A spare of another length only takes room.
+    if files.len(SPARE).is_some() {
+        files.remove(SPARE)?;
+    }
     if let Err(error) = files.write_zeros(PREPARING_NOW, bytes) {
         // The part that was written must not take the last room. If it cannot go, the next start
         // removes it.

@@ -14,7 +14,7 @@ use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::raft::node::{LogRetention, RaftNode};
-use revd_member::wal::layout::Layout;
+use revd_member::wal::layout::{Layout, LayoutConfig};
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 
 use crate::{Files, LAYOUT, ORIGIN, OWNER, PAGES};
@@ -60,7 +60,11 @@ impl Sim {
             recover_files(&config, &logger, &mut found).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         assert_eq!(identity, OWNER);
         let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
-        let (layout, calls_over) = (Layout::new(LAYOUT, &log), disk.recorded().len());
+        let calls_over = disk.recorded().len();
+        // Where it is as long as the others, a spare of the process before may become it.
+        let first_segment_bytes =
+            if calls_over.is_multiple_of(2) { LAYOUT.segment_bytes } else { LAYOUT.first_segment_bytes };
+        let layout = Layout::new(LayoutConfig { first_segment_bytes, ..LAYOUT }, &log);
         let files = Files { layout, disk, wal: Vec::new(), tree_calls: Vec::new(), calls_over };
         Self { node, machine, files, last }
     }
