@@ -117,11 +117,15 @@ fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::ops::Range;
+
     use super::IndexBuilder;
     use crate::key_parts::KeyParts;
     use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::key_index::KeyIndex;
     use crate::mvcc::revision::Revision;
+    use crate::random::Random;
 
     fn key(number: usize) -> Vec<u8> {
         format!("{number:06}").into_bytes()
@@ -200,6 +204,73 @@ mod tests {
         let left: Vec<_> = (0..900).chain([1_980]).chain(2_000..2_006).map(key).collect();
         assert!(joined.root().entries().map(|(key, _)| key.to_vec()).eq(left.iter().cloned()));
         assert!(left.iter().all(|key| joined.root().get(key, i64::MAX).is_some()));
+    }
+
+    /// An index beside the numbers of its keys.
+    struct Twin {
+        index: KeyIndex,
+        numbers: BTreeSet<usize>,
+        revision: i64,
+    }
+
+    impl Twin {
+        /// Deletes and compacts a stretch of the keys in some range, or puts some of them, often.
+        fn change(&mut self, range: Range<usize>, random: &mut Random) {
+            let below = |random: &mut Random, bound| usize::try_from(random.below(bound)).unwrap();
+            for _ in 0..60 {
+                let begin = range.start + below(random, range.len() as u64);
+                let long = [40, 1_200][below(random, 2)];
+                let stretch = begin..range.end.min(begin + 1 + below(random, long));
+                let is_deleted = random.below(4) > 0;
+                for number in stretch {
+                    self.revision += 1;
+                    let revision = Revision { main: self.revision, sub: 0 };
+                    if is_deleted && self.numbers.remove(&number) {
+                        self.index.tombstone(&key(number), revision).unwrap();
+                        self.index.compact_key(&key(number), self.revision);
+                    } else if !is_deleted && random.one_in(3) {
+                        self.index.put(&key(number), revision);
+                        self.numbers.insert(number);
+                    }
+                }
+            }
+        }
+
+        fn check(&self, bounds: Range<usize>) {
+            let root = self.index.root();
+            assert!(root.entries().map(|(key, _)| key.to_vec()).eq(self.numbers.iter().copied().map(key)));
+            for number in bounds {
+                let is_there = root.get(&key(number), i64::MAX).is_some();
+                assert_eq!(is_there, self.numbers.contains(&number), "key {number}");
+            }
+        }
+    }
+
+    /// Stretches of keys go and come before parts are joined, and behind that.
+    #[test]
+    fn joined_parts_go_on_as_any_index() {
+        for seed in 1..9 {
+            let mut random = Random::new(seed);
+            let (mut parts, mut end) = (Vec::new(), 0);
+            for _ in 0..3 {
+                let range = end..end + 1 + usize::try_from(random.below(4_000)).unwrap();
+                end = range.end;
+                let mut twin =
+                    Twin { index: part(range.clone(), &[]), numbers: range.clone().collect(), revision: 9 };
+                twin.change(range.clone(), &mut random);
+                twin.check(range);
+                parts.push(twin);
+            }
+            let numbers = parts.iter().flat_map(|twin| &twin.numbers).copied().collect();
+            let revision = parts.iter().map(|twin| twin.revision).max().unwrap();
+            let index = KeyIndex::concatenated(parts.into_iter().map(|twin| twin.index)).unwrap();
+            let mut joined = Twin { index, numbers, revision };
+            joined.check(0..end);
+            for _ in 0..4 {
+                joined.change(0..end, &mut random);
+                joined.check(0..end);
+            }
+        }
     }
 
     /// A builder that has refused keys goes on to refuse or to take others, and does not fall over.
