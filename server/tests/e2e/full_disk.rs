@@ -165,7 +165,7 @@ async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBu
     let mut server = Server::revd_on(disk, &data, &[]);
     put(&server.client().await, 0).await.unwrap();
     server.kill();
-    for room in ["reserve", "wal/spare.tmp"] {
+    for room in ["reserve", "wal/spare.tmp", "wal/preparing.tmp"] {
         let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
     }
     // Space that the start would give back is gone too.
