@@ -36,11 +36,11 @@ fn on_a_core<F: Future<Output = ()> + 'static>(test: impl FnOnce(PathBuf) -> F +
 }
 
 fn disk(dir: &Path) -> DirDisk {
-    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)), None)
+    disk_behind(dir, None)
 }
 
-fn disk_behind(dir: &Path, first: DirectoryChange) -> DirDisk {
-    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)), Some(first))
+fn disk_behind(dir: &Path, first: Option<DirectoryChange>) -> DirDisk {
+    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)), first)
 }
 
 fn mark(segment: u64) -> Vec<u8> {
@@ -240,17 +240,17 @@ fn the_first_segment_waits_for_what_a_start_has_begun() {
         let change = done.clone();
         let log = disk_behind(
             &dir,
-            Box::new(move || {
+            Some(Box::new(move || {
                 std::fs::write(change, []).unwrap();
                 Ok(())
-            }),
+            })),
         );
         assert!(!done.exists());
         log.create(1, SEGMENT_BYTES).await.unwrap();
         assert!(done.exists());
         let source = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
         let failure = WalError::Io { what: "giving back room in", path: dir.clone(), source: source() };
-        let log = disk_behind(&dir, Box::new(move || Err(failure)));
+        let log = disk_behind(&dir, Some(Box::new(move || Err(failure))));
         let failed = log.create(2, SEGMENT_BYTES).await.map(drop).unwrap_err();
         assert!(failed.to_string().starts_with("giving back room in"), "{failed}");
         assert!(!names(&dir).contains(&segment_name(2)));
