@@ -64,6 +64,7 @@ use std::{
     convert::TryInto,
     hash::{Hash, Hasher},
     iter::FromIterator,
+    sync::OnceLock,
 };
 
 type Result<T> = crate::Result<T, ()>;
@@ -339,8 +340,17 @@ impl CpuSet {
     /// The function will return an `Err` if the hardware topology could not
     /// be obtained from this machine.
     pub fn online() -> Result<Self> {
-        let topo = hardware_topology::get_machine_topology_unsorted()?;
-        Ok(Self::from_iter(topo))
+        // Some ten files for each CPU, and each executor that is made asks
+        // three times: those of one process are read once.
+        static READ: OnceLock<Vec<CpuLocation>> = OnceLock::new();
+        let topo = match READ.get() {
+            Some(topo) => topo,
+            None => {
+                let topo = hardware_topology::get_machine_topology_unsorted()?;
+                READ.get_or_init(|| topo)
+            }
+        };
+        Ok(Self::from_iter(topo.iter().cloned()))
     }
 
     /// This method can be used to restrict the CPUs held by `CpuSet`.  The
