@@ -9,8 +9,7 @@ pub use revd_member::limits::*;
 
 // Users: tokens and passwords.
 
-/// Simple tokens that a member keeps; beyond, the user that has most loses one that it has not used
-/// for long.
+/// Simple tokens that a member keeps; beyond, the user with most loses one not used for long.
 pub const TOKENS_MAX: usize = 65_536;
 /// Tokens of that user that are looked at, to find one.
 pub const TOKENS_LOOKED_AT_FOR_ROOM: usize = 16;
@@ -211,8 +210,7 @@ pub const STATE_PARTS_WAITING_MAX: usize = 16;
 pub const STATE_SYNC_BYTES: usize = 16 * 1024 * 1024;
 /// The longest time between two parts of a state that is sent while others are served.
 pub const STATE_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Time in which the next part of a state must come, from a sender that lives: its disk may be
-/// slow.
+/// Time in which the next part of a state must come, from a sender whose disk may be slow.
 pub const STATE_PART_DEADLINE: Duration = Duration::from_secs(60);
 /// Time without a part of a state behind which the leader's own takes its place.
 pub const STATE_STILL_TIME: Duration = Duration::from_secs(5);
@@ -412,12 +410,16 @@ pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
 pub const TLS_RECORDS_AT_ONCE: usize = 32;
 /// A record has little in it with less than this on average.
 pub const TLS_RECORD_BYTES_LITTLE: usize = 32;
+/// Records without data, such as new keys, that a caller's session may send with little data
+/// between them, in less time than a handshake takes. TLS needs new keys each 2^24 records or so.
+pub const TLS_EMPTY_RECORDS_MAX: usize = 16;
+/// Bytes of data, of either side, that allow one more of them.
+pub const TLS_BYTES_PER_EMPTY_RECORD: usize = 64 * 1024;
 /// Orders of the certificates of a chain that are looked at, each with a signature for each
 /// authority of its last issuer's name, and for those below it that are genuine: there are 17 of an
 /// authority and three roots of one name above it, the first two of which it has outlived.
 pub const TLS_CHAIN_ORDERS_MAX: usize = 17;
-/// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
-/// more.
+/// Bytes that all handshakes under way on a core were sent; the oldest ends when there are more.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
 /// One of so many parts of the log core's time is for handshakes that members, or others, begin.
 pub const PEER_HANDSHAKE_PARTS: u64 = 10;
@@ -444,8 +446,7 @@ pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 /// Time in which an HTTP/2 connection must send its SETTINGS, and in which a header block must end:
 /// no other frame may interrupt one.
 pub const HTTP2_DEADLINE: Duration = Duration::from_secs(30);
-/// Time without a new request, also in the middle of one, after which an HTTP/1 connection is
-/// closed.
+/// Time without a new request, also within one, after which an HTTP/1 connection is closed.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core
 /// share.
@@ -500,8 +501,7 @@ pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// SETTINGS frames that a client may send in a second: each may unblock all streams. A client that
 /// estimates its bandwidth sends one each time it doubles its windows.
 pub const SETTINGS_PER_SECOND: u32 = 100;
-/// Milliseconds after which a client has its full allowance of resets, idle frames and SETTINGS
-/// again.
+/// Milliseconds after which a client may send all its resets, idle frames and SETTINGS again.
 pub const ALLOWANCE_MILLISECONDS: u64 = 1_000;
 /// Early pings that are forgiven, as in grpc-go.
 pub const PING_STRIKES_MAX: u32 = 2;

@@ -31,6 +31,8 @@ const ASKS: usize = 200;
 /// Updates of keys between two bytes of data: libraries bear with 32 (rustls) or 16 (Go) of them
 /// and count from the beginning when data comes.
 const UPDATES: usize = 15;
+/// Bytes of a record of new keys.
+const KEYS_BYTES: usize = 27;
 /// Bytes of data, each in a record of its own, that are sent together.
 const BYTES_AT_ONCE: usize = 100;
 /// Bytes of the put that they are part of.
@@ -157,7 +159,7 @@ fn renegotiation(target: &AttackTarget) -> anyhow::Result<()> {
 }
 
 /// A session of TLS 1.3 that takes new keys all the time, and has the server take them too, behind
-/// each byte of a call.
+/// each byte of a call, until it is sent away.
 fn new_keys(target: &AttackTarget) -> anyhow::Result<()> {
     let mut session = session::begin(target, &careless(&[&TLS13], None)?)?;
     session::finish(&mut session)?;
@@ -175,7 +177,7 @@ fn new_keys(target: &AttackTarget) -> anyhow::Result<()> {
             // The answers are keys, too: they are taken, and not looked at.
             while session.sock.read(&mut nowhere).is_ok_and(|read| read > 0) {}
             match session.conn.write_tls(&mut session.sock) {
-                Ok(_) => {}
+                Ok(bytes) => target.tally.told_times("new keys", (bytes / KEYS_BYTES) as u64),
                 Err(error) if is_silence(&error) => target.linger(Duration::from_millis(1)),
                 Err(_) => {
                     target.tally.told("sent away");
@@ -183,10 +185,6 @@ fn new_keys(target: &AttackTarget) -> anyhow::Result<()> {
                 }
             }
         }
-        if session.conn.wants_write() {
-            break; // keys that were not sent are none
-        }
-        target.tally.told_times("new keys", (bytes.len() * UPDATES) as u64);
         if target.is_over() {
             break;
         }

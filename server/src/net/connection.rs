@@ -288,17 +288,16 @@ mod tests {
         (server, client)
     }
 
-    /// Fifteen new keys behind each byte of data, read as fast as they come, in a loop that stops
-    /// only where there is nothing to be read.
+    /// Records of a byte each, read as fast as they come, in a loop that stops only where there is
+    /// nothing to be read.
     #[test]
-    fn a_session_of_new_keys_is_read_in_turns() {
-        const BYTES: usize = 100;
+    fn a_session_of_little_records_is_read_in_turns() {
+        const BYTES: usize = 1_600;
         let core = glommio::LocalExecutorBuilder::default();
         let reading = core.spawn(|| async {
             let (server, mut client) = session();
             let mut sent = Vec::new();
             for _ in 0..BYTES {
-                (0..15).for_each(|_| client.refresh_traffic_keys().unwrap());
                 io::Write::write_all(&mut client.writer(), b"x").unwrap();
                 while client.wants_write() {
                     client.write_tls(&mut sent).unwrap();
@@ -312,8 +311,49 @@ mod tests {
         let (turns, read) = reading.unwrap().join().unwrap();
         assert_eq!(read.len(), BYTES);
         // A turn may end with twice as many.
-        let least = BYTES * 16 / (2 * limits::TLS_RECORDS_AT_ONCE);
+        let least = BYTES / (2 * limits::TLS_RECORDS_AT_ONCE);
         assert!(turns >= least, "others had their turn {turns} times");
+    }
+
+    /// The end of a session of data, each part followed by so many new keys, and the bytes that are
+    /// read of it.
+    fn read_with_new_keys(parts: &[(usize, usize)]) -> (usize, io::Result<()>) {
+        let (server, mut client) = session();
+        client.set_buffer_limit(None);
+        let mut sent = Vec::new();
+        for (bytes, keys) in parts {
+            io::Write::write_all(&mut client.writer(), &vec![b'x'; *bytes]).unwrap();
+            (0..*keys).for_each(|_| client.refresh_traffic_keys().unwrap());
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+        }
+        let core = glommio::LocalExecutorBuilder::default();
+        let reading = core.spawn(move || async {
+            let mut stream = tls::TlsStream::new(Sent(sent.into()), server);
+            let mut read = Vec::new();
+            let end = stream.read_to_end(&mut read).await;
+            (read.len(), end.map(|_| ()))
+        });
+        reading.unwrap().join().unwrap()
+    }
+
+    /// New keys that a byte now and then comes between; those that data have earned are taken.
+    #[test]
+    fn a_session_of_new_keys_without_data_is_ended() {
+        let (most, worth) = (limits::TLS_EMPTY_RECORDS_MAX, limits::TLS_BYTES_PER_EMPTY_RECORD);
+        let (read, end) = read_with_new_keys(&vec![(1, 1); most]);
+        assert_eq!((read, end.is_ok()), (most, true));
+        for part in [(1, 15), (1, 1), (32, 10), (1_000, 15)] {
+            let (read, end) = read_with_new_keys(&vec![part; 3 * most]);
+            assert_eq!(end.unwrap_err().kind(), io::ErrorKind::InvalidData, "{part:?}");
+            assert!(read <= part.0 * (most / part.1 + 1), "{part:?}: {read} bytes");
+        }
+        let earned = vec![(worth, 1); 2 * most];
+        let (read, end) = read_with_new_keys(&[&[(1, most - 1), (1, 1)][..], &earned].concat());
+        assert_eq!((read, end.is_ok()), (2 + 2 * most * worth, true));
+        let (_, end) = read_with_new_keys(&[&[(1, most - 1), (1, 1)][..], &earned, &[(1, 1)]].concat());
+        assert_eq!(end.unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

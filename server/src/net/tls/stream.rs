@@ -43,6 +43,9 @@ pub(crate) struct TlsStream<S> {
     is_over: bool,
     /// Records that brought little since there was nothing more to be read.
     idle: usize,
+    /// Records without data that may come still, and bytes of data since one was allowed.
+    empties_left: usize,
+    towards_empty: usize,
     /// There may be more to be read, in the next turn.
     pauses: bool,
     /// Boxed: few sessions ever have one.
@@ -65,6 +68,8 @@ impl<S> TlsStream<S> {
             taken: 0,
             is_over: false,
             idle: 0,
+            empties_left: limits::TLS_EMPTY_RECORDS_MAX,
+            towards_empty: 0,
             pauses: false,
             next_turn: None,
         }
@@ -96,7 +101,9 @@ impl<S> TlsStream<S> {
                 return Ok(());
             }
             let (readable, was_handshaking) = (self.readable, self.is_handshaking());
-            let most = self.records.clone().pass(bytes, &mut { left });
+            // One record at a time, so that it is known which have no data.
+            let mut at_once = if was_handshaking { left } else { 1 };
+            let most = self.records.clone().pass(bytes, &mut at_once);
             let read = self.session.read_tls(&mut &bytes[..most])?;
             let state = self.session.process_new_packets();
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -105,8 +112,11 @@ impl<S> TlsStream<S> {
             let before = left;
             self.records.pass(&bytes[..read], &mut left);
             bytes = &bytes[read..];
-            let come = self.readable.saturating_sub(readable);
-            self.idle += (before - left).saturating_sub(come / limits::TLS_RECORD_BYTES_LITTLE);
+            let (come, ended) = (self.readable.saturating_sub(readable), before - left);
+            self.idle += ended.saturating_sub(come / limits::TLS_RECORD_BYTES_LITTLE);
+            if !was_handshaking && ended > 0 {
+                self.check_data(come)?;
+            }
             let has_news = self.readable > readable || was_handshaking && !self.is_handshaking();
             self.unfinished =
                 if has_news { self.records.unfinished() } else { self.unfinished.saturating_add(read) };
@@ -125,6 +135,32 @@ impl<S> TlsStream<S> {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a TLS message without an end"));
         }
         Ok(())
+    }
+
+    /// A record of so many bytes of data has come. rustls bears with some without data in a row,
+    /// and counts anew behind each byte: new keys between single bytes would have no end, and
+    /// each costs ten microseconds. A member that is dialed sends tickets.
+    fn check_data(&mut self, bytes: usize) -> io::Result<()> {
+        self.allow_empty(bytes);
+        if bytes > 0 || !matches!(self.session, Connection::Server(_)) {
+            return Ok(());
+        }
+        let Some(left) = self.empties_left.checked_sub(1) else {
+            self.is_over = true;
+            let why = "TLS records without data, again and again";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        };
+        self.empties_left = left;
+        Ok(())
+    }
+
+    /// So many bytes of data have come, or are sent: for new keys of ours the caller answers with
+    /// its own.
+    fn allow_empty(&mut self, bytes: usize) {
+        let towards = self.towards_empty + bytes;
+        let earned = towards / limits::TLS_BYTES_PER_EMPTY_RECORD;
+        self.towards_empty = towards % limits::TLS_BYTES_PER_EMPTY_RECORD;
+        self.empties_left = (self.empties_left + earned).min(limits::TLS_EMPTY_RECORDS_MAX);
     }
 
     /// Bytes of input that are not read, or cannot be read yet. rustls keeps no more of a message
@@ -228,6 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Transport for TlsStream<S> {
             let mut slices = [IoSlice::new(&[]); limits::SEND_SLICES];
             let filled = out.fill(&mut slices);
             (self.sealed, self.taken) = (self.session.writer().write_vectored(&slices[..filled])?, 0);
+            self.allow_empty(self.sealed);
         }
         let is_all = match self.poll_send(context) {
             Poll::Ready(sent) => sent.map(|()| true)?,
@@ -279,6 +316,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_send(context))?;
         let sealed = self.session.writer().write(bytes)?;
+        self.allow_empty(sealed);
         if let Poll::Ready(sent) = self.poll_send(context) {
             sent?;
         }
