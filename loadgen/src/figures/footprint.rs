@@ -12,6 +12,9 @@ use crate::units::{bytes, time};
 
 /// How long both are left alone before memory is looked at.
 pub(super) const SETTLE: Duration = Duration::from_secs(5);
+/// How long they are behind a load, one of which was earlier: what they do when they are left alone
+/// is done by both then.
+const REST: Duration = Duration::from_secs(45);
 
 /// One server's figures, in bytes and microseconds.
 struct Footprint {
@@ -35,9 +38,11 @@ pub(super) fn restart(server: &mut Servers) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(clock::nanos() - start))
 }
 
-fn measure(server: &mut Servers) -> anyhow::Result<Footprint> {
+fn measure(server: &mut Servers, other: &Servers) -> anyhow::Result<Footprint> {
     let (loaded, disk) = (server.usage().memory, server.disk_bytes());
+    let paused = other.paused()?;
     let restart = restart(server)?;
+    drop(paused);
     clock::rest(SETTLE);
     Ok(Footprint {
         loaded: loaded as f64,
@@ -52,9 +57,9 @@ pub(super) fn table(both: &mut [Servers; 2], labels: &Labels, keys: u64) -> anyh
     for server in both.iter() {
         load_keys(server.endpoint(), 0..keys, keys)?;
     }
-    clock::rest(SETTLE);
+    clock::rest(REST);
     let [a, b] = both;
-    let figures = [measure(a)?, measure(b)?];
+    let figures = [measure(a, b)?, measure(b, a)?];
     let row = |label: &str, of: fn(&Footprint) -> f64, show| {
         Compared::new(label, [of(&figures[0]), of(&figures[1])], show)
     };
