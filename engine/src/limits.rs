@@ -157,6 +157,9 @@ pub const INDEX_WITHOUT_ROOM_MAX: u32 = 64;
 /// keys, or as many as in the smallest round: a quiet time behind a load makes starts short, and
 /// has at most so many rows written for each record.
 pub const INDEX_QUIET_PART: u64 = 8;
+/// The same, when nothing has changed for longer: until a start reads one record for this many
+/// keys, or a part of those of the smallest round.
+pub const INDEX_LONG_QUIET_PART: u64 = 32;
 /// An index of at most so many keys is saved at once, and before a compaction.
 pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
 /// And of at most so many revisions that are kept for each of these keys: a history takes some
@@ -194,12 +197,16 @@ pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 /// Threads that load the index when a store is opened, at most: each reads all records that the
 /// saved index does not have.
 pub const INDEX_LOAD_THREADS_MAX: usize = 8;
+/// Parts of the index for each of these threads: so many stretches of keys that the records behind
+/// the saved index are shared out between the threads, although most are of neighbouring keys.
+pub const INDEX_LOAD_PARTS_PER_THREAD: usize = 8;
 /// Keys of the saved index for which one more thread is worth its while. Few in builds with a
 /// simulated disk, so that small stores of tests are loaded side by side too.
 pub const INDEX_LOAD_KEYS_MIN: u64 = if cfg!(feature = "sim") { 32 } else { 16 * 1024 };
 
-/// Records that a start gathers before it takes them into the index, in the order of their keys: as
-/// many as a part of the keys that are there, so that a node of the index is come to some times. At
+/// Records that a start gathers before it takes those that the saved index does not know into it,
+/// in the order of their keys: as many as a part of the keys that are there, so that a node of the
+/// index is come to some times. At
 /// the most 100 MB of memory for each thread. Few in builds with a simulated disk, so that small
 /// stores of tests gather more than once.
 pub const REPLAY_GATHERED_PART: u64 = 4;
@@ -254,13 +261,14 @@ const _: () = {
     assert!(RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
     // Saving the index keeps up with the records, whose round is half of it.
     assert!(REPLAY_GATHERED_MIN <= REPLAY_GATHERED_MAX && REPLAY_GATHERED_MAX < u32::MAX as u64);
-    assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0);
+    assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0 && INDEX_LOAD_PARTS_PER_THREAD > 0);
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
     assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);
     assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
     assert!(INDEX_CHECKPOINT_KEYS_MAX <= INDEX_CHECKPOINT_KEYS_OF_OWN_MAX);
     assert!(INDEX_KEYS_PER_OWN > INDEX_ROUND_PART && INDEX_QUIET_PART > INDEX_ROUND_PART);
+    assert!(INDEX_LONG_QUIET_PART > INDEX_QUIET_PART);
 };
 
 /// Longest key a page of this size takes: at least four cells fit any page, whatever their keys.

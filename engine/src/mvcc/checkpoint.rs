@@ -19,7 +19,7 @@ use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
 use crate::mvcc::defragment::Defragmentation;
-use crate::mvcc::index_pace::IndexShare;
+use crate::mvcc::index_pace::{IndexShare, QuietTime};
 use crate::mvcc::key_index::{IndexRoot, Key};
 use crate::mvcc::layout::{Applied, HISTORIES, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
@@ -41,7 +41,7 @@ pub enum CheckpointKind {
     Auto,
     /// The same, or some of the index that nothing has earned, if a start would read many records
     /// for want of it: for a time in which nothing else is to be saved.
-    Quiet,
+    Quiet(QuietTime),
     /// The index is saved: the next start needs no catching up.
     WithIndex,
     /// Only a small index, if a compaction waits for it, and steps of a sweep: for a stop, and for
@@ -179,7 +179,7 @@ impl Store {
     /// Whether such a checkpoint saves index that nothing waits for.
     fn saves_more(&self, kind: CheckpointKind) -> bool {
         match kind {
-            CheckpointKind::Auto | CheckpointKind::Quiet => self.index_room.may_be(),
+            CheckpointKind::Auto | CheckpointKind::Quiet(_) => self.index_room.may_be(),
             CheckpointKind::WithIndex => true,
             CheckpointKind::WithoutIndex => false,
         }
@@ -202,8 +202,12 @@ impl Store {
             return None;
         }
         let earned = self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept);
-        let unearned = || self.index_pace.unearned(self.records_ahead_of_index(), keys, kept);
-        if kind == CheckpointKind::Quiet { earned.or_else(unearned) } else { earned }
+        match kind {
+            CheckpointKind::Quiet(quiet) => {
+                earned.or_else(|| self.index_pace.unearned(quiet, self.records_ahead_of_index(), keys, kept))
+            }
+            _ => earned,
+        }
     }
 
     /// A checkpoint would save some of the index, if nothing else: records have come so fast that
@@ -213,18 +217,19 @@ impl Store {
         self.index_share(CheckpointKind::Auto).is_some()
     }
 
-    /// A start would read so many records that it is worth saving some of the index although no
-    /// record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of records.
+    /// A start would read so many records that it is worth saving some of the index in such a time
+    /// although no record has earned that: see [`CheckpointKind::Quiet`]. Walks over counts of
+    /// records.
     #[must_use]
-    pub fn is_start_long(&self) -> bool {
-        self.index_share(CheckpointKind::Quiet).is_some()
+    pub fn is_worth_quiet_time(&self, quiet: QuietTime) -> bool {
+        self.index_share(CheckpointKind::Quiet(quiet)).is_some()
     }
 
     /// Records in the file that a start would read, because the saved index does not know them in
     /// all of its ranges; as far as they were counted: those of an earlier process have earned the
     /// saving of what does not know them.
     fn records_ahead_of_index(&self) -> u64 {
-        self.records.after(self.saved.index_revision)
+        self.records.after(self.saved.index_revision, self.meta.revision)
     }
 
     /// Keys that saving all of the index looks at: those in memory, or the rows of the file, which

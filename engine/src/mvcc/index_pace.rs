@@ -9,9 +9,9 @@
 
 use crate::limits::{
     HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX,
-    INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, INDEX_KEYS_PER_OWN, INDEX_QUIET_PART, INDEX_ROUND_PART,
-    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS, INDEX_STEP_BYTES,
-    INDEX_STEP_KEYS, INDEX_WITHOUT_ROOM_MAX, LONG_KEYS_WAITING_BYTES,
+    INDEX_CHECKPOINT_KEYS_OF_OWN_MAX, INDEX_KEYS_PER_OWN, INDEX_LONG_QUIET_PART, INDEX_QUIET_PART,
+    INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS,
+    INDEX_STEP_BYTES, INDEX_STEP_KEYS, INDEX_WITHOUT_ROOM_MAX, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -31,6 +31,16 @@ pub(crate) struct IndexPace {
     pub(crate) long_bytes: usize,
     /// Older changes of a key in one row.
     pub(crate) row_changes: usize,
+}
+
+/// How long nothing has changed: the longer, the less waits for what saving the index takes, and
+/// the seldomer such times are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuietTime {
+    /// For some seconds.
+    Short,
+    /// For several times as long.
+    Long,
 }
 
 /// How much of the index a checkpoint saves, and what it uses up for that.
@@ -132,16 +142,16 @@ impl IndexPace {
         keys.max(self.small_keys).saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
-    /// Records for one of which there are `part` keys, or kept revisions; or the fewest.
-    fn records_of(&self, keys: u64, kept: u64, part: u64) -> u64 {
+    /// Records for one of which there are `part` keys, or kept revisions; at least `min`.
+    fn records_of(&self, keys: u64, kept: u64, part: u64, min: u64) -> u64 {
         let counted = kept.min(self.counted_max(keys));
-        self.records_min.max(keys.max(counted) / part)
+        min.max(keys.max(counted) / part)
     }
 
     /// The share that so many records have earned, `own` of which the checkpoint itself saves, of
     /// an index of so many keys with so many revisions that are kept; none if that is no step.
     pub(crate) fn earned(&self, records: u64, own: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        let round = self.records_of(keys, kept, INDEX_ROUND_PART);
+        let round = self.records_of(keys, kept, INDEX_ROUND_PART, self.records_min);
         if self.is_small(keys, kept) {
             return (records >= round).then_some(IndexShare::Whole);
         }
@@ -157,10 +167,22 @@ impl IndexPace {
         })
     }
 
-    /// The share of a large index of so many keys that is saved when nothing else is to be: none if
-    /// a start would read few records for want of it.
-    pub(crate) fn unearned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
-        if self.is_small(keys, kept) || records < self.records_of(keys, kept, INDEX_QUIET_PART) {
+    /// The share of a large index of so many keys that is saved in a time in which nothing else is
+    /// to be: none if a start would read few records for want of it.
+    pub(crate) fn unearned(
+        &self,
+        quiet: QuietTime,
+        records: u64,
+        keys: u64,
+        kept: u64,
+    ) -> Option<IndexShare> {
+        let (part, min) = match quiet {
+            QuietTime::Short => (INDEX_QUIET_PART, self.records_min),
+            QuietTime::Long => {
+                (INDEX_LONG_QUIET_PART, self.records_min * INDEX_QUIET_PART / INDEX_LONG_QUIET_PART)
+            }
+        };
+        if self.is_small(keys, kept) || records < self.records_of(keys, kept, part, min) {
             return None;
         }
         // Of what records have earned it uses up little: most of that is saved already.
@@ -263,16 +285,22 @@ mod tests {
     #[test]
     fn a_start_behind_a_quiet_time_is_short() {
         let (pace, keys) = (IndexPace::default(), 10_000_000);
-        assert_eq!(pace.unearned(keys / INDEX_QUIET_PART - 1, keys, keys), None);
-        let share = pace.unearned(keys / INDEX_QUIET_PART, keys, keys).unwrap();
-        assert_eq!(share.keys(), INDEX_CHECKPOINT_KEYS_MAX);
-        let kept = 16 * keys;
-        assert_eq!(pace.unearned(kept / INDEX_QUIET_PART - 1, keys, kept), None, "their rows are longer");
-        assert!(pace.unearned(kept / INDEX_QUIET_PART, keys, kept).is_some());
-        assert_eq!(pace.unearned(INDEX_SMALL_KEYS, INDEX_SMALL_KEYS, INDEX_SMALL_KEYS), None);
-        let keys = INDEX_SMALL_KEYS + 1;
-        assert_eq!(pace.unearned(INDEX_ROUND_RECORDS_MIN - 1, keys, keys), None);
-        assert!(pace.unearned(INDEX_ROUND_RECORDS_MIN, keys, keys).is_some());
+        let fewest = INDEX_ROUND_RECORDS_MIN;
+        for (quiet, part, fewest) in [
+            (QuietTime::Short, INDEX_QUIET_PART, fewest),
+            (QuietTime::Long, INDEX_LONG_QUIET_PART, fewest * INDEX_QUIET_PART / INDEX_LONG_QUIET_PART),
+        ] {
+            let unearned = |records, keys, kept| pace.unearned(quiet, records, keys, kept);
+            assert_eq!(unearned(keys / part - 1, keys, keys), None);
+            assert_eq!(unearned(keys / part, keys, keys).unwrap().keys(), INDEX_CHECKPOINT_KEYS_MAX);
+            let kept = 16 * keys;
+            assert_eq!(unearned(kept / part - 1, keys, kept), None, "their rows are longer");
+            assert!(unearned(kept / part, keys, kept).is_some());
+            assert_eq!(unearned(INDEX_SMALL_KEYS, INDEX_SMALL_KEYS, INDEX_SMALL_KEYS), None);
+            let keys = INDEX_SMALL_KEYS + 1;
+            assert_eq!(unearned(fewest - 1, keys, keys), None);
+            assert!(unearned(fewest, keys, keys).is_some());
+        }
     }
 
     /// One checkpoint without index, then two, up to the bound; from the first again once one has

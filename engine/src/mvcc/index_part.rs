@@ -1,6 +1,7 @@
 //! Parts of the key index, for threads that work on them side by side.
 
 use crate::Result;
+use crate::mvcc::key_index::IndexPiece;
 use crate::mvcc::layout::INDEX;
 use crate::snapshot::Snapshot;
 
@@ -27,4 +28,20 @@ impl IndexPart {
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         *self.from <= *key && self.end.as_deref().is_none_or(|end| key < end)
     }
+}
+
+/// A part that is loaded.
+#[derive(Debug)]
+pub(crate) struct LoadedPart<'p> {
+    /// Its place among all of them.
+    pub(crate) at: usize,
+    pub(crate) part: &'p IndexPart,
+    pub(crate) piece: IndexPiece,
+}
+
+/// Which of some parts, in the order of their keys, has a key.
+pub(crate) fn part_of(parts: &[LoadedPart<'_>], key: &[u8]) -> Option<usize> {
+    let behind = parts.partition_point(|loaded| *loaded.part.from <= *key);
+    let at = behind.checked_sub(1)?;
+    parts[at].part.has(key).then_some(at)
 }

@@ -1,18 +1,22 @@
 //! Loading the index when a store is opened: what is saved of it, then the records above that.
 //!
-//! The keys are divided into parts, one for each thread. A thread loads the saved index of its
+//! The keys are divided into parts, some for each thread. A thread loads the saved index of its
 //! keys, and reads all records above it for those that are of its keys: reading one is little
 //! beside what a change of the index costs. No part needs another one, and their order is that of
-//! their keys, so the trees of all become one whatever the threads do when.
+//! their keys, so the trees of all become one whatever the threads do when. A thread takes one part
+//! after the other: one that has less of its CPU takes fewer. And its parts lie all over the keys:
+//! the records that the saved index does not know are most often those of one stretch of them, the
+//! one that was to be saved next.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
 use crate::limits;
-use crate::mvcc::index_part::IndexPart;
+use crate::mvcc::index_part::{IndexPart, LoadedPart, part_of};
 use crate::mvcc::key_history::KeyHistory;
-use crate::mvcc::key_index::{IndexBuilder, Key, KeyIndex};
+use crate::mvcc::key_index::{IndexBuilder, IndexPiece, Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
 use crate::mvcc::long_keys::{self, WaitingKeys};
 use crate::mvcc::replay::{Replay, Replayed};
@@ -43,7 +47,7 @@ pub(crate) struct Loading<'l> {
     pub(crate) ranges: &'l SavedRanges,
 }
 
-/// The index as of the state's revision, or some of its keys.
+/// The index as of the state's revision.
 pub(crate) struct LoadedIndex {
     pub(crate) index: KeyIndex,
     /// Keys that have lost changes to compactions since they were saved.
@@ -54,9 +58,21 @@ pub(crate) struct LoadedIndex {
     pub(crate) long: WaitingKeys,
 }
 
-/// The saved index, or a part of it, without what compactions have dropped.
-struct LoadedRows {
-    index: KeyIndex,
+/// Parts of the index, as one thread has loaded them.
+struct LoadedParts {
+    /// With the places that they have among all parts.
+    pieces: Vec<(usize, IndexPiece)>,
+    /// Rows of keys that fit a page.
+    rows: u64,
+    /// These are as in [`LoadedIndex`].
+    unswept: u64,
+    records: u64,
+    long: WaitingKeys,
+}
+
+/// Parts of the saved index, without what compactions have dropped.
+struct LoadedRows<'p> {
+    parts: Vec<LoadedPart<'p>>,
     /// Rows of keys that fit a page, and how many of them say more than that.
     rows: u64,
     unswept: u64,
@@ -64,11 +80,25 @@ struct LoadedRows {
     long: WaitingKeys,
 }
 
+/// The parts, and how many of them have been taken.
+struct NextPart<'p> {
+    parts: &'p [IndexPart],
+    taken: AtomicUsize,
+}
+
+impl<'p> NextPart<'p> {
+    /// One that no thread has taken, and its place.
+    fn take(&self) -> Option<(usize, &'p IndexPart)> {
+        let at = self.taken.fetch_add(1, Ordering::Relaxed);
+        Some((at, self.parts.get(at)?))
+    }
+}
+
 /// Word from a thread.
 enum Progress {
     /// So many more keys are loaded.
     Keys(u64),
-    /// The first of the threads has read so many records: the others read the same.
+    /// The thread that has the first part has read so many records: the others read the same.
     Records(u64),
 }
 
@@ -83,10 +113,16 @@ impl Loading<'_> {
         // Tests divide the index on one CPU too.
         let cpus = if cfg!(feature = "sim") { cpus.max(2) } else { cpus };
         let threads = cpus.min(limits::INDEX_LOAD_THREADS_MAX).min(usize::try_from(worth).unwrap_or(1));
-        self.run_in_parts(&IndexPart::divide(self.tree, threads)?, tell)
+        let parts = if threads > 1 { threads * limits::INDEX_LOAD_PARTS_PER_THREAD } else { 1 };
+        self.run_in_parts(&IndexPart::divide(self.tree, parts)?, threads, tell)
     }
 
-    fn run_in_parts(self, parts: &[IndexPart], tell: &mut dyn FnMut(Opening)) -> Result<LoadedIndex> {
+    fn run_in_parts(
+        self,
+        parts: &[IndexPart],
+        threads: usize,
+        tell: &mut dyn FnMut(Opening),
+    ) -> Result<LoadedIndex> {
         let of = self.tree.len(INDEX);
         let mut loaded = 0;
         let mut tell = |progress| {
@@ -98,79 +134,76 @@ impl Loading<'_> {
                 Progress::Records(read) => Opening::Records(read),
             });
         };
-        let results = match parts {
-            [all] => vec![self.load(all, true, &mut tell)],
-            parts => self.load_all(parts, &mut tell),
+        let next = NextPart { parts, taken: AtomicUsize::new(0) };
+        let results = match threads.min(parts.len()) {
+            0 | 1 => vec![self.load(&next, &mut tell)],
+            threads => self.load_side_by_side(&next, threads, &mut tell),
         };
-        let (mut indexes, mut rows, mut long) = (Vec::new(), 0, WaitingKeys::default());
+        let (mut pieces, mut rows, mut long) = (Vec::new(), 0, WaitingKeys::default());
         let (mut records, mut unswept) = (0, 0);
         for result in results {
-            let (part, part_rows) = result?;
-            indexes.push(part.index);
-            long.merge(part.long);
-            rows += part_rows;
-            records += part.records;
-            unswept += part.unswept;
+            let share = result?;
+            pieces.extend(share.pieces);
+            long.merge(share.long);
+            rows += share.rows;
+            records += share.records;
+            unswept += share.unswept;
         }
         if rows != of {
             return Err(Error::corrupt(format!("the saved index has {rows} keys instead of {of}")));
         }
-        let index = match indexes.len() {
-            1 => indexes.pop(),
-            _ => KeyIndex::concatenated(indexes),
-        };
-        let index = index.ok_or_else(out_of_order)?;
+        pieces.sort_unstable_by_key(|(at, _)| *at);
+        let index = IndexPiece::join(pieces.into_iter().map(|(_, piece)| piece)).ok_or_else(out_of_order)?;
         Ok(LoadedIndex { index, unswept, records, long })
     }
 
-    /// Loads parts side by side.
-    fn load_all(
+    /// Loads the parts with several threads, or with fewer if the system has no more.
+    fn load_side_by_side(
         self,
-        parts: &[IndexPart],
+        next: &NextPart<'_>,
+        threads: usize,
         tell: &mut dyn FnMut(Progress),
-    ) -> Vec<Result<(LoadedIndex, u64)>> {
+    ) -> Vec<Result<LoadedParts>> {
         thread::scope(|scope| {
             let (sender, progress) = mpsc::channel();
-            let begin = |(at, part)| {
+            let begin = |_| {
                 let sender = sender.clone();
                 // If nobody hears it, the thread that would is unwinding.
-                let work = move || self.load(part, at == 0, &mut |news| drop(sender.send(news)));
+                let work = move || self.load(next, &mut |news| drop(sender.send(news)));
                 thread::Builder::new().name("index".to_owned()).spawn_scoped(scope, work).ok()
             };
-            let threads: Vec<_> = parts.iter().enumerate().map(begin).collect();
+            let threads: Vec<_> = (0..threads).filter_map(begin).collect();
             drop(sender);
             progress.into_iter().for_each(&mut *tell);
             let join = |thread: thread::ScopedJoinHandle<'_, _>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            let results =
-                threads.into_iter().zip(parts).enumerate().map(|(at, (thread, part))| match thread {
-                    Some(thread) => join(thread),
-                    // The system has no more threads: the part has to wait for this one.
-                    None => self.load(part, at == 0, tell),
-                });
-            results.collect()
+            let mut results: Vec<_> = threads.into_iter().map(join).collect();
+            if results.is_empty() {
+                results.push(self.load(next, tell));
+            }
+            results
         })
     }
 
-    /// Loads a part, and says how many rows of the saved index are its.
-    fn load(
-        self,
-        part: &IndexPart,
-        is_first: bool,
-        tell: &mut dyn FnMut(Progress),
-    ) -> Result<(LoadedIndex, u64)> {
+    /// Loads parts until all are taken.
+    fn load(self, next: &NextPart<'_>, tell: &mut dyn FnMut(Progress)) -> Result<LoadedParts> {
         let Self { tree, meta, ranges } = self;
         let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
-        let LoadedRows { index, rows, unswept, long } = load(tree, meta, part, &mut some)?;
-        let mut replay = Replay::new(tree, meta, ranges, index, long);
-        replay.run(part, &mut |read| {
+        let LoadedRows { parts, rows, unswept, long } = load(tree, meta, next, &mut some)?;
+        if parts.is_empty() {
+            return Ok(LoadedParts { pieces: Vec::new(), rows, unswept, records: 0, long });
+        }
+        let is_first = parts.first().is_some_and(|first| first.at == 0);
+        let mut replay = Replay::new(tree, meta, ranges, parts, long);
+        replay.run(&mut |read| {
             if is_first {
                 tell(Progress::Records(read));
             }
         })?;
-        let Replayed { index, records, long } = replay.end()?;
-        Ok((LoadedIndex { index, unswept, records, long }, rows))
+        let Replayed { parts, records, long } = replay.end()?;
+        let pieces = parts.into_iter().map(|part| (part.at, part.piece)).collect();
+        Ok(LoadedParts { pieces, rows, unswept, records, long })
     }
 }
 
@@ -196,61 +229,80 @@ impl Rows<'_> {
     }
 }
 
-/// Loads a part of the saved index, and compacts it: steps of a compaction that happened after it
-/// was saved are not in it. `tell` is called for some of the keys.
-fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut()) -> Result<LoadedRows> {
+/// Loads parts of the saved index, and compacts them: steps of a compaction that happened after
+/// they were saved are not in them. `tell` is called for some of the keys.
+fn load<'p>(
+    tree: &Snapshot,
+    meta: StoreMeta,
+    next: &NextPart<'p>,
+    tell: &mut dyn FnMut(),
+) -> Result<LoadedRows<'p>> {
     let saved = Rows { reader: HistoryReader::new(tree), meta };
-    let (mut rows, mut unswept, mut loaded) = (0_u64, 0_u64, IndexBuilder::default());
+    let mut loaded = LoadedRows { parts: Vec::new(), rows: 0, unswept: 0, long: WaitingKeys::default() };
+    while let Some((at, part)) = next.take() {
+        let piece = load_part(tree, &saved, part, &mut loaded, tell)?;
+        loaded.parts.push(LoadedPart { at, part, piece });
+    }
+    load_long(tree, &saved, &mut loaded)?;
+    Ok(loaded)
+}
+
+/// Loads one of the parts, and counts its rows.
+fn load_part(
+    tree: &Snapshot,
+    saved: &Rows<'_>,
+    part: &IndexPart,
+    counted: &mut LoadedRows<'_>,
+    tell: &mut dyn FnMut(),
+) -> Result<IndexPiece> {
+    let LoadedRows { rows, unswept, .. } = counted;
+    let compacted_to = saved.meta.compact_revision;
+    let mut index = IndexBuilder::default();
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&part.from)?;
     cursor.for_each(|key, encoded| {
         if part.end.as_deref().is_some_and(|end| key >= *end) {
             return Ok(ControlFlow::Break(()));
         }
-        rows += 1;
-        if rows > tree.len(INDEX) {
+        *rows += 1;
+        if *rows > tree.len(INDEX) {
             return Err(Error::corrupt(format!("the saved index has more than {} keys", tree.len(INDEX))));
         }
         if rows.is_multiple_of(limits::RESTORED_PER_REPORT) {
             tell();
         }
         let mut history = Some(saved.read(encoded)?);
-        if let Some(saved) = history.as_ref().filter(|saved| saved.loses(meta.compact_revision)) {
-            unswept += 1;
-            history = saved.compacted(meta.compact_revision);
+        if let Some(saved) = history.as_ref().filter(|saved| saved.loses(compacted_to)) {
+            *unswept += 1;
+            history = saved.compacted(compacted_to);
         }
         if let Some(history) = history {
-            loaded.push(key, history).ok_or_else(out_of_order)?;
+            index.push(key, history).ok_or_else(out_of_order)?;
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    let mut index = KeyIndex::built(loaded).ok_or_else(out_of_order)?;
-    let long = load_long(tree, &saved, part, &mut index)?;
-    Ok(LoadedRows { index, rows, unswept, long })
+    IndexPiece::built(index).ok_or_else(out_of_order)
 }
 
-/// Loads the keys of a part that are too long for a page; those that are to be saved again.
-fn load_long(
-    tree: &Snapshot,
-    saved: &Rows<'_>,
-    part: &IndexPart,
-    index: &mut KeyIndex,
-) -> Result<WaitingKeys> {
-    let (mut cursor, mut waiting) = (tree.cursor(INDEX_LONG), WaitingKeys::default());
+/// Loads the keys of the parts that are too long for a page.
+fn load_long(tree: &Snapshot, saved: &Rows<'_>, loaded: &mut LoadedRows<'_>) -> Result<()> {
+    let compacted_to = saved.meta.compact_revision;
+    let mut cursor = tree.cursor(INDEX_LONG);
     cursor.seek(&[])?;
     while let Some((_, row)) = cursor.next()? {
-        for (key, history) in long_keys::decode(row)?.into_iter().filter(|(key, _)| part.has(key)) {
+        for (key, history) in long_keys::decode(row)? {
+            let Some(at) = part_of(&loaded.parts, key) else { continue };
             let history = saved.read(history)?;
             // The row was to be saved anew when the process ended.
-            if history.loses(saved.meta.compact_revision) {
-                waiting.insert(Key::from(key));
+            if history.loses(compacted_to) {
+                loaded.long.insert(Key::from(key));
             }
-            if let Some(history) = history.compacted(saved.meta.compact_revision) {
-                index.set(key, history);
+            if let Some(history) = history.compacted(compacted_to) {
+                loaded.parts[at].piece.index().set(key, history);
             }
         }
     }
-    Ok(waiting)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -304,16 +356,17 @@ mod tests {
             let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
             let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
             let mut told = Vec::new();
-            let mut load = |parts| {
+            let mut load = |parts, threads| {
                 let parts = IndexPart::divide(&store.tree, parts).unwrap();
-                (parts.len(), loading.run_in_parts(&parts, &mut |step| told.push(step)).unwrap())
+                let loaded = loading.run_in_parts(&parts, threads, &mut |step| told.push(step)).unwrap();
+                (parts.len(), loaded)
             };
-            let (_, whole) = load(1);
+            let (_, whole) = load(1, 1);
             assert!(whole.records > 0, "records above the saved index");
             let all = entries(&whole);
             assert_eq!(all.len() as u64, store.index.root().len());
-            for wanted in 2..8 {
-                let (parts, loaded) = load(wanted);
+            for (wanted, threads) in (2..8).flat_map(|parts| (1..10).map(move |threads| (parts, threads))) {
+                let (parts, loaded) = load(wanted, threads);
                 assert_eq!(parts, wanted, "the table has leaves enough");
                 assert_eq!(entries(&loaded), all);
                 assert_eq!((loaded.records, &loaded.long), (whole.records, &whole.long));
@@ -321,6 +374,36 @@ mod tests {
                 assert_eq!(loaded.index.root().newest_change(), whole.index.root().newest_change());
                 let live = |index: &KeyIndex| index.root().live_count(crate::mvcc::KeyRange::From(b"1"));
                 assert_eq!(live(&loaded.index), live(&whole.index));
+            }
+        }
+    }
+
+    /// Records of keys before, between and behind the parts that a thread has.
+    #[test]
+    fn threads_have_parts_with_others_between_them() {
+        for seed in 1..4 {
+            let store = store(seed);
+            let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
+            let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
+            let parts = IndexPart::divide(&store.tree, 6).unwrap();
+            assert_eq!(parts.len(), 6);
+            let whole = loading.run_in_parts(&parts, 1, &mut |_| {}).unwrap();
+            for others in 0_u32..1 << parts.len() {
+                let is_others = |at: &usize| others >> at & 1 == 1;
+                let (theirs, own): (Vec<_>, Vec<_>) = (0..parts.len()).partition(is_others);
+                let (mut pieces, mut records, mut rows) = (Vec::new(), 0, 0);
+                for places in [theirs, own] {
+                    let of_thread: Vec<_> = places.iter().map(|at| parts[*at].clone()).collect();
+                    let next = NextPart { parts: &of_thread, taken: AtomicUsize::new(0) };
+                    let loaded = loading.load(&next, &mut |_| {}).unwrap();
+                    (records, rows) = (records + loaded.records, rows + loaded.rows);
+                    pieces.extend(loaded.pieces.into_iter().map(|(at, piece)| (places[at], piece)));
+                }
+                pieces.sort_unstable_by_key(|(at, _)| *at);
+                let index = IndexPiece::join(pieces.into_iter().map(|(_, piece)| piece)).unwrap();
+                let joined = LoadedIndex { index, unswept: 0, records, long: WaitingKeys::default() };
+                assert_eq!(entries(&joined), entries(&whole));
+                assert_eq!((records, rows), (whole.records, store.tree.len(INDEX)));
             }
         }
     }
@@ -337,7 +420,7 @@ mod tests {
             let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
             let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
             let parts = IndexPart::divide(&store.tree, 3).unwrap();
-            loading.run_in_parts(&parts, &mut |_| {}).unwrap().long
+            loading.run_in_parts(&parts, 2, &mut |_| {}).unwrap().long
         };
         save(&mut store, CheckpointKind::WithIndex);
         assert_eq!(long(&store), WaitingKeys::default(), "all is saved as it is");
@@ -359,7 +442,7 @@ mod tests {
             from: from.as_bytes().to_vec(),
             end: end.map(|end| end.as_bytes().to_vec()),
         };
-        let load = |parts: &[IndexPart]| loading.run_in_parts(parts, &mut |_| {}).map(|_| ());
+        let load = |parts: &[IndexPart]| loading.run_in_parts(parts, 2, &mut |_| {}).map(|_| ());
         assert!(load(&[part("", Some("2")), part("2", None)]).is_ok());
         for parts in [
             [part("", Some("2")), part("3", None)],

@@ -49,6 +49,7 @@ pub use checkpoint::{Checkpoint, CheckpointKind, Durable, WrittenCheckpoint};
 pub use compaction_hash::Hashed;
 pub use garbage::Garbage;
 pub use hash::HashKv;
+pub use index_pace::QuietTime;
 pub use key_history::KeyMeta;
 pub use key_index::{Counting, Created, CreatedSearch, Direction, Scan, Sought};
 pub use key_range::KeyRange;

@@ -92,11 +92,19 @@ impl RecordCounts {
         self.buckets.keys().map(|bucket| (*bucket, self.of(*bucket)))
     }
 
-    /// Records of the buckets behind that of a revision.
+    /// About how many records have revisions behind this one, the newest of all being `newest`:
+    /// those of its bucket are taken to be spread evenly. A bucket may have any number of records,
+    /// since one revision may have.
     #[must_use]
-    pub(crate) fn after(&self, main: i64) -> u64 {
-        let behind = self.buckets.range(self.bucket(main).saturating_add(1)..);
-        behind.map(|(_, records)| u64::try_from(*records).unwrap_or(0)).sum()
+    pub(crate) fn after(&self, main: i64, newest: i64) -> u64 {
+        let bucket = self.bucket(main);
+        let behind = self.buckets.range(bucket.saturating_add(1)..);
+        let behind: u64 = behind.map(|(_, records)| u64::try_from(*records).unwrap_or(0)).sum();
+        let (first, last) = (self.first_of(bucket), self.last_of(bucket).min(newest));
+        let part = u128::from((last - main).max(0).unsigned_abs());
+        let whole = u128::from((last - first).max(0).unsigned_abs()) + 1;
+        let beside = u128::from(self.of(bucket)) * part / whole;
+        behind.saturating_add(u64::try_from(beside).unwrap_or(u64::MAX))
     }
 
     /// Records of all buckets.
@@ -110,6 +118,25 @@ impl RecordCounts {
 mod tests {
     use super::*;
     use crate::random::Random;
+
+    /// Revisions of many records each: one bucket has as many as make a start long.
+    #[test]
+    fn records_behind_a_revision_are_counted_within_its_bucket() {
+        let (mut counts, newest) = (RecordCounts::default(), 5 * RECORD_BUCKET_REVISIONS / 2);
+        assert_eq!(counts.after(0, 0), 0);
+        (0..=newest).for_each(|main| counts.add(main, 100));
+        for main in (0..=newest).step_by(7).chain([newest]) {
+            let (about, exactly) = (counts.after(main, newest), 100 * (newest - main).unsigned_abs());
+            assert!(about.abs_diff(exactly) <= 1, "behind {main}: {about}, not {exactly}");
+        }
+        assert_eq!(counts.after(newest + 1, newest), 0);
+        // None of the first half of a bucket, as behind a start.
+        let mut later = RecordCounts::default();
+        let middle = RECORD_BUCKET_REVISIONS / 2;
+        (middle..newest).for_each(|main| later.add(main, 1));
+        let exactly = (newest - middle).unsigned_abs();
+        assert!((exactly / 2..=exactly).contains(&later.after(middle - 1, newest)));
+    }
 
     /// A record now and then among very many revisions: few buckets know all of them, and what was
     /// counted before they became wider is taken off again.

@@ -5,9 +5,9 @@
 //! many as come to each node some times, and taken in the order of their keys; those of one key
 //! keep theirs.
 
-use crate::mvcc::index_part::IndexPart;
+use crate::mvcc::index_part::{LoadedPart, part_of};
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::{Key, KeyIndex};
+use crate::mvcc::key_index::Key;
 use crate::mvcc::layout::{RECORDS, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::record::StoredRecord;
@@ -16,23 +16,25 @@ use crate::mvcc::saved_ranges::SavedRanges;
 use crate::snapshot::Snapshot;
 use crate::{Error, Result, limits};
 
-/// An index that takes in records newer than itself.
+/// Parts of an index that take in records newer than themselves.
 pub(crate) struct Replay<'r> {
     tree: &'r Snapshot,
     meta: StoreMeta,
     ranges: &'r SavedRanges,
-    index: KeyIndex,
+    /// In the order of their keys.
+    parts: Vec<LoadedPart<'r>>,
     /// Records that were not in it.
     records: u64,
     /// Keys too long for a page that they have changed.
     long: WaitingKeys,
-    /// In the order of revisions.
+    /// In the order of revisions; taken when there are `worth` of them.
     gathered: Vec<Gathered<'r>>,
+    worth: u64,
 }
 
-/// The index, and how much it has taken in.
-pub(crate) struct Replayed {
-    pub(crate) index: KeyIndex,
+/// The parts, and how much they have taken in.
+pub(crate) struct Replayed<'r> {
+    pub(crate) parts: Vec<LoadedPart<'r>>,
     pub(crate) records: u64,
     pub(crate) long: WaitingKeys,
 }
@@ -50,18 +52,19 @@ impl<'r> Replay<'r> {
         tree: &'r Snapshot,
         meta: StoreMeta,
         ranges: &'r SavedRanges,
-        index: KeyIndex,
+        parts: Vec<LoadedPart<'r>>,
         long: WaitingKeys,
     ) -> Self {
-        Self { tree, meta, ranges, index, records: 0, long, gathered: Vec::new() }
+        let worth = worth_taking(&parts);
+        Self { tree, meta, ranges, parts, worth, records: 0, long, gathered: Vec::new() }
     }
 
-    /// Reads all records above the saved index, and takes those of a part's keys. `tell` is told
+    /// Reads all records above the saved index, and takes those of the parts' keys. `tell` is told
     /// now and then how many have been read.
     ///
     /// # Errors
     /// When the file is damaged.
-    pub(crate) fn run(&mut self, part: &IndexPart, tell: &mut dyn FnMut(u64)) -> Result<()> {
+    pub(crate) fn run(&mut self, tell: &mut dyn FnMut(u64)) -> Result<()> {
         let (tree, meta) = (self.tree, self.meta);
         let mut cursor = tree.cursor(RECORDS);
         let after = Revision { main: meta.index_revision, sub: i64::MAX };
@@ -82,53 +85,63 @@ impl<'r> Replay<'r> {
             if read.is_multiple_of(limits::RESTORED_PER_REPORT) {
                 tell(read);
             }
-            if part.has(record.key) {
+            if part_of(&self.parts, record.key).is_some() {
                 self.gather(key, &record)?;
             }
         }
         Ok(())
     }
 
-    /// The index with all records.
+    /// The parts with all records.
     ///
     /// # Errors
     /// When the file is damaged.
-    pub(crate) fn end(mut self) -> Result<Replayed> {
+    pub(crate) fn end(mut self) -> Result<Replayed<'r>> {
         self.take_gathered()?;
-        Ok(Replayed { index: self.index, records: self.records, long: self.long })
+        Ok(Replayed { parts: self.parts, records: self.records, long: self.long })
     }
 
     fn gather(&mut self, at: RecordKey, record: &StoredRecord<'r>) -> Result<()> {
+        let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
+        self.gathered.push(Gathered { key: record.key, at, create_revision, version });
+        if self.gathered.len() as u64 >= self.worth { self.take_gathered() } else { Ok(()) }
+    }
+
+    /// Takes the gathered records, in the order of keys.
+    fn take_gathered(&mut self) -> Result<()> {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        let (mut saved, mut part) = (self.ranges.walk(), 0);
+        for at in key_order(&gathered) {
+            let record = &gathered[at as usize];
+            let saved = saved.at(record.key);
+            let is_behind =
+                |part: &LoadedPart<'_>| part.part.end.as_deref().is_some_and(|end| end <= record.key);
+            while is_behind(&self.parts[part]) {
+                part += 1;
+            }
+            self.take(record, saved, part)?;
+        }
+        gathered.clear();
+        self.gathered = gathered;
+        self.worth = worth_taking(&self.parts);
+        Ok(())
+    }
+
+    /// Takes a record, the range of whose key is saved up to a revision, into the part of its key.
+    fn take(&mut self, record: &Gathered<'_>, saved: i64, part: usize) -> Result<()> {
         let is_long = record.key.len() > limits::key_bytes_max(self.tree.page_bytes());
-        let saved = self.ranges.at(record.key).max(if is_long { self.meta.long_revision } else { 0 });
-        if at.revision.main <= saved {
+        let saved = saved.max(if is_long { self.meta.long_revision } else { 0 });
+        let revision = record.at.revision;
+        if revision.main <= saved {
             return Ok(());
         }
         self.records += 1;
         if is_long {
             self.long.insert(Key::from(record.key));
         }
-        let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
-        self.gathered.push(Gathered { key: record.key, at, create_revision, version });
-        let worth = self.index.root().len() / limits::REPLAY_GATHERED_PART;
-        let worth = worth.clamp(limits::REPLAY_GATHERED_MIN, limits::REPLAY_GATHERED_MAX);
-        if self.gathered.len() as u64 >= worth { self.take_gathered() } else { Ok(()) }
-    }
-
-    /// Takes the gathered records, in the order of keys.
-    fn take_gathered(&mut self) -> Result<()> {
-        let mut gathered = std::mem::take(&mut self.gathered);
-        let order = key_order(&gathered);
-        order.into_iter().try_for_each(|at| self.take(&gathered[at as usize]))?;
-        gathered.clear();
-        self.gathered = gathered;
-        Ok(())
-    }
-
-    fn take(&mut self, record: &Gathered<'_>) -> Result<()> {
-        let revision = record.at.revision;
+        let index = self.parts[part].piece.index();
         // Some versions have saved some keys ahead of the rest of their range.
-        let known = self.index.root().change_at(record.key, i64::MAX);
+        let known = index.root().change_at(record.key, i64::MAX);
         if known.is_some_and(|known| known.revision >= revision) {
             return Ok(());
         }
@@ -143,20 +156,20 @@ impl<'r> Replay<'r> {
                     return Err(record.contradicts(0));
                 }
                 let put = KeyMeta { create_revision, modified: revision, version };
-                self.index.put_as_recorded(record.key, put);
+                index.put_as_recorded(record.key, put);
             }
             RecordKind::Put => {
-                let put = self.index.put(record.key, revision);
+                let put = index.put(record.key, revision);
                 if put.meta.version != record.version {
                     return Err(record.contradicts(put.meta.version));
                 }
             }
             RecordKind::Tombstone => {
-                self.index.tombstone(record.key, revision);
+                index.tombstone(record.key, revision);
             }
         }
         if is_compacted {
-            self.index.compact_key(record.key, self.meta.compact_revision);
+            index.compact_key(record.key, self.meta.compact_revision);
         }
         Ok(())
     }
@@ -170,6 +183,12 @@ impl Gathered<'_> {
             self.version
         ))
     }
+}
+
+/// Records that are taken at a time into parts as large as they are now.
+fn worth_taking(parts: &[LoadedPart<'_>]) -> u64 {
+    let keys: u64 = parts.iter().map(|part| part.piece.keys()).sum();
+    (keys / limits::REPLAY_GATHERED_PART).clamp(limits::REPLAY_GATHERED_MIN, limits::REPLAY_GATHERED_MAX)
 }
 
 /// Where the records are, in the order of their keys; those of one key in the order that they have.
@@ -203,6 +222,8 @@ mod tests {
     use crate::db::DbOptions;
     use crate::disk::SimDisk;
     use crate::mvcc::Store;
+    use crate::mvcc::index_part::IndexPart;
+    use crate::mvcc::key_index::KeyIndex;
     use crate::mvcc::record::{Stamp, encode_put};
     use crate::random::Random;
 
@@ -215,13 +236,15 @@ mod tests {
         let ranges = SavedRanges::load(&tree, &StoreMeta::default()).unwrap();
         let revision = |main| Revision { main, sub: 0 };
         let take = |version| {
-            let mut replay = Replay::new(&tree, meta, &ranges, KeyIndex::new(), WaitingKeys::default());
+            let all = IndexPart { from: Vec::new(), end: None };
+            let parts = vec![LoadedPart { at: 0, part: &all, piece: KeyIndex::new().into() }];
+            let mut replay = Replay::new(&tree, meta, &ranges, parts, WaitingKeys::default());
             let stamp = Stamp { create_revision: 1, mod_revision: 8, version, lease: 0 };
             let record = encode_put(&b"key"[..], b"value", stamp, |parts| parts.concat());
             let at = RecordKey { revision: revision(8), kind: RecordKind::Put };
             replay.gather(at, &StoredRecord::parse(&record).unwrap())?;
-            let mut index = replay.end()?.index;
-            Ok(index.put(b"key", revision(9)).meta.version)
+            let mut parts = replay.end()?.parts;
+            Ok(parts[0].piece.index().put(b"key", revision(9)).meta.version)
         };
         for version in [limits::VERSION_MAX + 1, i64::MAX - 1, i64::MAX] {
             let taken: Result<i64> = take(version);

@@ -4,7 +4,7 @@
 //! where a step of saving ended. All of the index is saved up to the oldest of these revisions: a
 //! start reads the records above it, and passes over those that the range of their key has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
@@ -82,6 +82,14 @@ impl SavedRanges {
         *range.expect("the first range starts before all keys").1
     }
 
+    /// For keys that are asked for in ascending order: a look at few ranges for each.
+    pub(crate) fn walk(&self) -> RangesWalk<'_> {
+        let mut ranges = self.starts.iter();
+        let (_, revision) = ranges.next().expect("there is a first range");
+        let next = ranges.next();
+        RangesWalk { ranges, next, revision: *revision }
+    }
+
     /// Keys from `from` on and below `end`, or all of them, are saved up to `revision`.
     pub(crate) fn saved(&mut self, from: &[u8], end: Option<&[u8]>, revision: i64) {
         assert!(end.is_none_or(|end| from < end), "a range ends before it begins");
@@ -113,6 +121,27 @@ impl SavedRanges {
             txn.put(INDEX_RANGES, &row_key(start), &revision.to_le_bytes())?;
         }
         Ok(())
+    }
+}
+
+/// A walk over ranges, beside one over keys.
+#[derive(Debug)]
+pub(crate) struct RangesWalk<'r> {
+    /// Behind the next one.
+    ranges: btree_map::Iter<'r, Vec<u8>, i64>,
+    next: Option<(&'r Vec<u8>, &'r i64)>,
+    /// Of the range that the walk has come to.
+    revision: i64,
+}
+
+impl RangesWalk<'_> {
+    /// The revision up to which the range of a key is saved, which is not below those before.
+    pub(crate) fn at(&mut self, key: &[u8]) -> i64 {
+        while let Some((_, revision)) = self.next.filter(|(start, _)| ***start <= *key) {
+            self.revision = *revision;
+            self.next = self.ranges.next();
+        }
+        self.revision
     }
 }
 
@@ -150,8 +179,11 @@ mod tests {
             let start = if from == 0 { Vec::new() } else { key(from) };
             ranges.saved(&start, (end < 26).then(|| key(end)).as_deref(), revision);
             model[from..end.min(26)].fill(revision);
+            let mut walk = ranges.walk();
             for (letter, revision) in model.iter().enumerate() {
                 assert_eq!(ranges.at(&key(letter)), *revision);
+                // Not all of them: a walk passes over ranges.
+                assert!(letter % 3 == 1 || walk.at(&key(letter)) == *revision);
             }
             let runs = 1 + model.windows(2).filter(|pair| pair[0] != pair[1]).count();
             assert_eq!(ranges.starts.len(), runs);

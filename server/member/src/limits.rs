@@ -117,6 +117,9 @@ pub const STATE_SENT_TICKS: u64 = 300;
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// So long without a change is a quiet time, in which more of the index is saved.
 pub const QUIET_TIME: Duration = Duration::from_secs(2);
+/// A quiet time is a long one then, in which still more of it is; it begins where a short one has
+/// saved enough.
+pub const LONG_QUIET_TIME: Duration = Duration::from_secs(30);
 /// A checkpoint of fewer unsaved bytes of records than these is put off: what it writes beside
 /// them, some pages and a sync or two, is as much however few they are.
 pub const CHECKPOINT_BYTES_MIN: usize = 1024 * 1024;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::build::{self, IndexBuilder};
+use crate::mvcc::key_index::build::IndexBuilder;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
@@ -46,23 +46,15 @@ impl KeyIndex {
         for (key, history) in keys {
             builder.push(key, history)?;
         }
-        Self::built(builder)
+        builder.finish().map(Self::of)
     }
 
-    /// An index of the keys of a builder; none if some were out of order.
-    #[must_use]
-    pub fn built(keys: IndexBuilder<'_>) -> Option<Self> {
-        keys.finish().map(Self::of)
-    }
-
-    fn of(root: IndexNode) -> Self {
+    pub(super) fn of(root: IndexNode) -> Self {
         Self { root: IndexRoot { node: Arc::new(root) } }
     }
 
-    /// One index of several; none if the keys of each do not follow those of the one before.
-    #[must_use]
-    pub fn concatenated(parts: impl IntoIterator<Item = Self>) -> Option<Self> {
-        build::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node))).map(Self::of)
+    pub(super) fn into_node(self) -> IndexNode {
+        Arc::unwrap_or_clone(self.root.node)
     }
 
     /// The index as it is now.

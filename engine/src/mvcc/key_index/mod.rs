@@ -12,6 +12,7 @@ mod created;
 mod index;
 mod keys;
 mod node;
+mod piece;
 mod row;
 mod scan;
 
@@ -20,4 +21,5 @@ pub use count::Counting;
 pub use created::{Created, CreatedSearch};
 pub use index::{IndexRoot, KeyIndex, PutResult};
 pub use keys::Key;
+pub use piece::IndexPiece;
 pub use scan::{Direction, Scan, Sought};

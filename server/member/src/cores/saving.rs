@@ -5,12 +5,13 @@
 //!                  Waiting --100 ms, few bytes, and nobody waits for it: up to 4 times--> Waiting
 //!                  Waiting --stop, and no change--> Idle
 //! Idle --a start would be long--> Waiting --2 s without a change--> Writing
+//! Idle --a start would not be short--> Waiting --30 s with nothing to do--> Writing
 //! ```
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use revd_engine::mvcc::{CheckpointKind, Store, WrittenCheckpoint};
+use revd_engine::mvcc::{CheckpointKind, QuietTime, Store, WrittenCheckpoint};
 
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Outcome, Rest};
@@ -37,7 +38,7 @@ enum Work {
     /// Index that records have earned, and that earlier checkpoints have not saved.
     EarnedIndex,
     /// Index that a start would do without, and read records instead: in a quiet time.
-    ShortStart,
+    ShortStart(QuietTime),
 }
 
 /// Why a checkpoint is not put off, however little it saves.
@@ -70,9 +71,9 @@ pub(super) struct Saving {
     has_no_room: bool,
     /// The last one that began was without index that nothing waits for.
     is_bare: bool,
-    /// Whether a start would read many records, if that is known of the state since the last
-    /// checkpoint: more of the index is saved in a quiet time then.
-    is_start_long: Option<bool>,
+    /// The time that more of the index is worth, because a start would read many records, if that
+    /// is known of the state since the last checkpoint.
+    start_worth: Option<Option<QuietTime>>,
     /// Answers that wait for the space that compactions free, and up to which revision.
     compacting: Vec<(i64, CommandId, Outcome)>,
     /// Callers that wait for a defragmentation that has not begun yet.
@@ -209,8 +210,10 @@ impl Saving {
         if store.is_index_behind() {
             return Some(Work::EarnedIndex);
         }
-        let is_start_long = *self.is_start_long.get_or_insert_with(|| store.is_start_long());
-        is_start_long.then_some(Work::ShortStart)
+        let worth = || {
+            [QuietTime::Short, QuietTime::Long].into_iter().find(|quiet| store.is_worth_quiet_time(*quiet))
+        };
+        (*self.start_worth.get_or_insert_with(worth)).map(Work::ShortStart)
     }
 
     /// A checkpoint that is due waits once more: for more changes, or for a quiet time.
@@ -223,7 +226,8 @@ impl Saving {
                     && !(store.has_chores() || self.has_no_room || self.is_awaited())
                     && self.may_be_put_off(now)
             }
-            Work::ShortStart => self.waited(now) < limits::QUIET_TIME,
+            Work::ShortStart(QuietTime::Short) => self.waited(now) < limits::QUIET_TIME,
+            Work::ShortStart(QuietTime::Long) => self.waited(now) < limits::LONG_QUIET_TIME,
             Work::Chores | Work::EarnedIndex => false,
         }
     }
@@ -266,12 +270,12 @@ impl Saving {
             // A stop does not wait for the index: a start reads the records that it does not know.
             // And the room that a full disk has left is for records.
             _ if is_stopping || self.has_no_room => CheckpointKind::WithoutIndex,
-            Work::ShortStart => CheckpointKind::Quiet,
+            Work::ShortStart(quiet) => CheckpointKind::Quiet(quiet),
             Work::Changes | Work::Chores | Work::EarnedIndex => CheckpointKind::Auto,
         };
         self.is_bare = kind == CheckpointKind::WithoutIndex;
         let Some(checkpoint) = machine.store_mut().checkpoint(kind) else {
-            (self.phase, self.is_start_long) = (CheckpointPhase::Idle, None);
+            (self.phase, self.start_worth) = (CheckpointPhase::Idle, None);
             return;
         };
         self.phase = CheckpointPhase::Writing;
@@ -293,7 +297,7 @@ impl Saving {
             machine.free_where_nearly_full();
         }
         self.phase = CheckpointPhase::Idle;
-        self.is_start_long = None;
+        self.start_worth = None;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
         let mut answers = self.compacted(durable.compacted);
@@ -308,7 +312,7 @@ impl Saving {
 
     /// The store is another one, whose file was just made: no caller waits for the old one's.
     pub(super) fn replaced(&mut self, machine: &Machine) -> Vec<(CommandId, Outcome)> {
-        (self.is_start_long, self.waits_for, self.has_no_room) = (None, None, false);
+        (self.start_worth, self.waits_for, self.has_no_room) = (None, None, false);
         let mut answers = self.defragmented(machine.store().revision());
         if !machine.store().compaction_pending() {
             answers.append(&mut self.take_compacted());

@@ -191,7 +191,7 @@ fn loaded(disk: &SimDisk) -> Store {
             save(&mut store);
         }
     }
-    assert!(store.is_start_long(), "a start would read half a round");
+    assert!(store.is_worth_quiet_time(QuietTime::Short), "a start would read half a round");
     store
 }
 
@@ -208,11 +208,22 @@ fn the_index_is_saved_further_in_a_quiet_time() {
     let loaded = || machine(loaded(&SimDisk::new()), i64::MAX);
     let (mut machine, mut saving) = (loaded(), Saving::default());
     let checkpoints = settle(&mut saving, &mut machine, Haste::None);
-    assert!(!machine.store().is_start_long(), "{checkpoints:?}");
+    assert!(!machine.store().is_worth_quiet_time(QuietTime::Long), "{checkpoints:?}");
     let [first, rest @ ..] = &checkpoints[..] else { panic!("nothing was saved") };
-    assert!(*first <= 5 && limits::CHECKPOINT_INTERVAL * rest[0] >= limits::QUIET_TIME, "{checkpoints:?}");
+    assert!(*first <= 5, "{checkpoints:?}");
+    let waited = |intervals: u32| limits::CHECKPOINT_INTERVAL * intervals;
+    let (quiet, long) = (limits::QUIET_TIME, limits::LONG_QUIET_TIME);
+    assert!(quiet <= waited(rest[0]) && waited(rest[0]) < long, "{checkpoints:?}");
     assert!(rest.len() > 1 && rest[1..].iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
     assert_eq!(settle(&mut saving, &mut machine, Haste::None), [], "it is saved");
+
+    // Fewer records are worth it in a longer time.
+    (0..KEYS / 15).for_each(|number| put(machine.store_mut(), number * 11));
+    let checkpoints = settle(&mut saving, &mut machine, Haste::None);
+    assert!(!machine.store().is_worth_quiet_time(QuietTime::Long), "{checkpoints:?}");
+    let [first, second, rest @ ..] = &checkpoints[..] else { panic!("{checkpoints:?}") };
+    assert!(*first <= 5 && waited(*second) >= long, "{checkpoints:?}");
+    assert!(rest.iter().all(|intervals| *intervals <= 1), "{checkpoints:?}");
 
     // A change that comes meanwhile is saved as ever.
     put(machine.store_mut(), KEYS);
@@ -221,7 +232,7 @@ fn the_index_is_saved_further_in_a_quiet_time() {
 
     let (mut machine, mut saving) = (loaded(), Saving::default());
     assert_eq!(settle(&mut saving, &mut machine, Haste::Stopping), [0], "what has changed, and no more");
-    assert!(!machine.store().has_unsaved() && machine.store().is_start_long());
+    assert!(!machine.store().has_unsaved() && machine.store().is_worth_quiet_time(QuietTime::Short));
 }
 
 /// Records that a start has read have earned the saving of the index, which is done at once; not by
@@ -275,5 +286,5 @@ fn index_that_finds_no_room_is_tried_once() {
     disk.limit(None);
     put(machine.store_mut(), KEYS);
     settle(&mut saving, &mut machine, Haste::None);
-    assert!(!machine.store().is_start_long(), "there is room again");
+    assert!(!machine.store().is_worth_quiet_time(QuietTime::Long), "there is room again");
 }
