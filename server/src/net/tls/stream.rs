@@ -22,6 +22,8 @@ use crate::queues::turn::NextTurn;
 
 /// rustls takes no more ciphertext while more plaintext than this waits for its reader.
 const UNREAD_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of data that allow as many records without data as a session may send at once.
+const EMPTY_CREDIT_MAX: usize = limits::TLS_EMPTY_RECORDS_MAX * limits::TLS_BYTES_PER_EMPTY_RECORD;
 
 /// A session, from its handshake to its end.
 pub(crate) struct TlsStream<S> {
@@ -43,9 +45,8 @@ pub(crate) struct TlsStream<S> {
     is_over: bool,
     /// Records that brought little since there was nothing more to be read.
     idle: usize,
-    /// Records without data that may come still, and bytes of data since one was allowed.
-    empties_left: usize,
-    towards_empty: usize,
+    /// Bytes of data that allow records without data still to come.
+    empty_credit: usize,
     /// There may be more to be read, in the next turn.
     pauses: bool,
     /// Boxed: few sessions ever have one.
@@ -68,8 +69,7 @@ impl<S> TlsStream<S> {
             taken: 0,
             is_over: false,
             idle: 0,
-            empties_left: limits::TLS_EMPTY_RECORDS_MAX,
-            towards_empty: 0,
+            empty_credit: EMPTY_CREDIT_MAX,
             pauses: false,
             next_turn: None,
         }
@@ -145,22 +145,19 @@ impl<S> TlsStream<S> {
         if bytes > 0 || !matches!(self.session, Connection::Server(_)) {
             return Ok(());
         }
-        let Some(left) = self.empties_left.checked_sub(1) else {
+        let Some(left) = self.empty_credit.checked_sub(limits::TLS_BYTES_PER_EMPTY_RECORD) else {
             self.is_over = true;
             let why = "TLS records without data, again and again";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         };
-        self.empties_left = left;
+        self.empty_credit = left;
         Ok(())
     }
 
     /// So many bytes of data have come, or are sent: for new keys of ours the caller answers with
     /// its own.
     fn allow_empty(&mut self, bytes: usize) {
-        let towards = self.towards_empty + bytes;
-        let earned = towards / limits::TLS_BYTES_PER_EMPTY_RECORD;
-        self.towards_empty = towards % limits::TLS_BYTES_PER_EMPTY_RECORD;
-        self.empties_left = (self.empties_left + earned).min(limits::TLS_EMPTY_RECORDS_MAX);
+        self.empty_credit = (self.empty_credit + bytes).min(EMPTY_CREDIT_MAX);
     }
 
     /// Bytes of input that are not read, or cannot be read yet. rustls keeps no more of a message
