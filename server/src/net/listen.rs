@@ -17,12 +17,12 @@ use crate::limits;
 use crate::net::closing::ClosingLine;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
-use crate::net::permits::ConnectionPermits;
+use crate::net::permits::{ConnectionPermit, ConnectionPermits};
 use crate::net::socket::{Opened, Socket};
 use crate::net::unix::{self, UnixSockets};
 use crate::observe::bounds::Bound;
 use crate::observe::log;
-use crate::queues::gate::Gate;
+use crate::queues::gate::{Gate, Pass};
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
@@ -163,10 +163,7 @@ pub(super) async fn accept(
         }
         // A member that has too many connections closes new ones at once: clients try another
         // member.
-        let enter = || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?));
-        // One whose client has gone may be closed before its turn.
-        let entered = enter().or_else(|| closing.close_one().then(enter).flatten());
-        let Some((pass, permit)) = entered else {
+        let Some((pass, permit)) = admit(&gate, &permits, &closing) else {
             drop(stream);
             edge.api.reached(Bound::Connections);
             tell_refused(&mut told, edge.clock.milliseconds(), &address, &permits);
@@ -176,6 +173,17 @@ pub(super) async fn accept(
         let socket = Socket::new((stream, permit, Rc::clone(&pass)), &closing);
         glommio::spawn_local(connection::serve(socket, Rc::clone(&address), Rc::clone(&edge), pass)).detach();
     }
+}
+
+/// A place for one more connection, and a permit, if there are. One whose client has gone may be
+/// closed for it before its turn.
+fn admit<T>(
+    gate: &Gate,
+    permits: &Arc<ConnectionPermits>,
+    closing: &ClosingLine<T>,
+) -> Option<(Pass, ConnectionPermit)> {
+    let enter = || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?));
+    enter().or_else(|| closing.close_one().then(enter).flatten())
 }
 
 /// Logs that connections are refused, once in `REFUSED_INTERVAL`.
@@ -241,5 +249,20 @@ mod tests {
         drop(other);
         waiting.join().unwrap().expect("it is free by now");
         assert!(!dir.path().join("socket").exists());
+    }
+
+    #[test]
+    fn one_that_waits_to_be_closed_makes_room_for_a_new_one() {
+        for (permits_max, inside_max) in [(1, 1), (usize::MAX, limits::CONNECTIONS_PER_CORE_MAX)] {
+            let (gate, permits, line) =
+                (Gate::default(), ConnectionPermits::new(permits_max), ClosingLine::new());
+            let mut open: Vec<_> = std::iter::from_fn(|| admit(&gate, &permits, &line)).collect();
+            assert_eq!(open.len(), inside_max, "all that there may be, none of which has gone");
+            // Two clients go away: each of them has its place and its permit until it is closed.
+            open.drain(..2.min(inside_max)).for_each(|gone| line.push(gone));
+            assert_eq!(gate.inside(), inside_max);
+            let new: Vec<_> = std::iter::from_fn(|| admit(&gate, &permits, &line)).collect();
+            assert_eq!((new.len(), gate.inside()), (2.min(inside_max), inside_max));
+        }
     }
 }
