@@ -204,7 +204,10 @@ fn tell_refused(told: &mut Option<u64>, now: u64, address: &ListenAddress, permi
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
+    use crate::queues::sleep::on_a_core;
 
     #[test]
     fn a_connection_inherits_the_timeouts_of_the_listening_socket() {
@@ -264,5 +267,25 @@ mod tests {
             let new: Vec<_> = std::iter::from_fn(|| admit(&gate, &permits, &line)).collect();
             assert_eq!((new.len(), gate.inside()), (2.min(inside_max), inside_max));
         }
+    }
+
+    #[test]
+    fn a_socket_that_waits_to_be_closed_has_its_permit_and_its_place() {
+        on_a_core(async {
+            let (gate, permits, line) = (Gate::default(), ConnectionPermits::new(1), ClosingLine::new());
+            let dir = tempfile::tempdir().unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+            let stream = connect_file(&dir.path().join("socket")).unwrap();
+            let mut theirs = listener.accept().unwrap().0;
+            let pass = Rc::new(gate.enter(1).unwrap());
+            let socket = Socket::new((stream, permits.take().unwrap(), Rc::clone(&pass)), &line);
+            drop((socket, pass));
+            theirs.write_all(&[1]).expect("it is open");
+            assert!(permits.take().is_none() && gate.inside() == 1);
+            assert!(line.close_one());
+            assert!(permits.take().is_some() && gate.inside() == 0);
+            // With a byte that nobody has read it is reset.
+            assert!(theirs.read(&mut [0]).map_or(true, |read| read == 0));
+        });
     }
 }

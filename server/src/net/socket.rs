@@ -153,34 +153,3 @@ impl Transport for Socket {
         self.stream()?.poll_close(context)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::os::fd::{FromRawFd as _, IntoRawFd as _};
-    use std::os::unix::net::UnixStream;
-
-    use super::*;
-    use crate::net::permits::ConnectionPermits;
-    use crate::queues::gate::Gate;
-    use crate::queues::sleep::on_a_core;
-
-    #[test]
-    fn a_socket_that_waits_to_be_closed_has_its_permit_and_its_place() {
-        on_a_core(async {
-            let (gate, permits, line) = (Gate::default(), ConnectionPermits::new(1), ClosingLine::new());
-            let (ours, mut theirs) = UnixStream::pair().unwrap();
-            // SAFETY: the descriptor is a connected socket that has no other owner.
-            let stream = unsafe { TcpStream::from_raw_fd(ours.into_raw_fd()) };
-            let pass = Rc::new(gate.enter(1).unwrap());
-            let socket = Socket::new((stream, permits.take().unwrap(), Rc::clone(&pass)), &line);
-            drop((socket, pass));
-            theirs.write_all(&[1]).expect("it is open");
-            assert!(permits.take().is_none() && gate.inside() == 1);
-            assert!(line.close_one());
-            assert!(permits.take().is_some() && gate.inside() == 0);
-            // With a byte that nobody has read it is reset.
-            assert!(theirs.read(&mut [0]).map_or(true, |read| read == 0));
-        });
-    }
-}

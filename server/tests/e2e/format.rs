@@ -1,22 +1,30 @@
-//! Data directories that earlier versions wrote can be read by this one. `format/v1` was
-//! written by a member that was killed: its log goes on behind its tree file. Zeros at
-//! the ends of files are left out.
+//! Data directories that earlier versions wrote can be read by this one. Those below `format` were
+//! written by members that were killed: their logs go on behind their tree files. Zeros at the ends
+//! of files are left out. `v1` is of the first version; `tree-5`, of 1f25e70, has users and a
+//! first segment of 1 MiB (`format/write.sh`).
 
 use std::path::Path;
 
-use revd_proto::etcdserverpb::{LeaseTimeToLiveRequest, PutRequest, RangeRequest};
+use bytes::Bytes;
+use prost::Message;
+use revd_proto::etcdserverpb::{
+    AuthUserListRequest, AuthUserListResponse, AuthenticateRequest, AuthenticateResponse,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest, RangeResponse,
+};
+use tonic::{Code, Request, Status};
 
 use crate::harness::{Client, Server, TempDir, run};
 
-/// Version 1: files, with their lengths.
-const V1: [(&str, &str, u64); 2] = [
-    ("tree.revd", "member/tree.revd", 1 << 20),
-    ("0000000000000001.wal", "member/wal/0000000000000001.wal", 16 << 20),
-];
+const RANGE: &str = "/etcdserverpb.KV/Range";
 
-fn unpack(data: &Path) {
-    for (name, place, bytes) in V1 {
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format/v1").join(name);
+/// A directory below `format`, with as long a segment of the log.
+fn unpack(folder: &str, segment: u64, data: &Path) {
+    let files = [
+        ("tree.revd", "member/tree.revd", 1 << 20),
+        ("0000000000000001.wal", "member/wal/0000000000000001.wal", segment),
+    ];
+    for (name, place, bytes) in files {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/format").join(folder).join(name);
         let to = data.join(place);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::copy(from, &to).unwrap();
@@ -24,9 +32,31 @@ fn unpack(data: &Path) {
     }
 }
 
-async fn read(client: &Client, revision: i64) -> Vec<String> {
+/// Calls any method with the token of a user.
+async fn call(
+    client: &Client,
+    path: &'static str,
+    message: impl Message,
+    token: Option<&str>,
+) -> Result<Bytes, Status> {
+    let mut request = Request::new(message.encode_to_vec().into());
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    client.raw(path, request).await.map(tonic::Response::into_inner)
+}
+
+/// A token of a user, all of which have one password.
+async fn login(client: &Client, name: &str) -> String {
+    let request = AuthenticateRequest { name: name.to_owned(), password: "correct-horse-battery".to_owned() };
+    let reply = call(client, "/etcdserverpb.Auth/Authenticate", request, None).await.unwrap();
+    AuthenticateResponse::decode(reply).unwrap().token
+}
+
+async fn read(client: &Client, revision: i64, token: Option<&str>) -> Vec<String> {
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), revision, ..Default::default() };
-    let reply = client.kv.clone().range(all).await.unwrap().into_inner();
+    let reply = call(client, RANGE, all, token).await.unwrap();
+    let reply = RangeResponse::decode(reply).unwrap();
     let short = |bytes: &[u8]| match bytes.len() {
         0..40 => String::from_utf8_lossy(bytes).into_owned(),
         len => format!("{len} x {}", char::from(bytes[0])),
@@ -38,12 +68,31 @@ async fn read(client: &Client, revision: i64) -> Vec<String> {
     shown.collect()
 }
 
+/// Revision 2 is compacted, and a key has a lease.
+async fn check_compaction_and_lease(client: &Client, token: Option<&str>) {
+    let compacted = RangeRequest { key: "first".into(), revision: 2, ..RangeRequest::default() };
+    let refused = call(client, RANGE, compacted, token).await.unwrap_err();
+    assert!(refused.message().contains("compacted"), "{refused}");
+    let leased = RangeRequest { key: "leased".into(), ..RangeRequest::default() };
+    let leased = call(client, RANGE, leased, token).await.unwrap();
+    let id = RangeResponse::decode(leased).unwrap().kvs[0].lease;
+    let lease = LeaseTimeToLiveRequest { id, keys: true };
+    let lease = call(client, "/etcdserverpb.Lease/LeaseTimeToLive", lease, token).await.unwrap();
+    let lease = LeaseTimeToLiveResponse::decode(lease).unwrap();
+    assert_eq!((lease.granted_ttl, lease.keys), (1_000_000_000, vec!["leased".into()]));
+}
+
+async fn put_four(client: &Client, token: Option<&str>) {
+    let put = PutRequest { key: "first".into(), value: "four".into(), ..PutRequest::default() };
+    call(client, "/etcdserverpb.KV/Put", put, token).await.unwrap();
+}
+
 #[test]
 fn a_directory_of_version_1_is_read_and_written() {
     run(async {
         let dir = TempDir::new();
         let data = dir.path().join("data");
-        unpack(&data);
+        unpack("v1", 16 << 20, &data);
         let mut server = Server::revd(&data, &[]);
         let client = server.client().await;
         let long_key = "1500 x k = long-key: 8 8 1";
@@ -56,21 +105,68 @@ fn a_directory_of_version_1_is_read_and_written() {
             "leased = here: 9 9 1",
             "long = 6000 x v: 6 6 1",
         ];
-        assert_eq!(read(&client, 0).await, expected);
-        assert_eq!(read(&client, 4).await, ["first = two: 2 3 2", "gone = soon: 4 4 1"]);
-        let compacted = RangeRequest { key: "first".into(), revision: 2, ..RangeRequest::default() };
-        assert!(client.kv.clone().range(compacted).await.unwrap_err().message().contains("compacted"));
-        let request = RangeRequest { key: "leased".into(), ..RangeRequest::default() };
-        let lease = client.kv.clone().range(request).await.unwrap().into_inner().kvs[0].lease;
-        let request = LeaseTimeToLiveRequest { id: lease, keys: true };
-        let lease = client.lease.clone().lease_time_to_live(request).await.unwrap().into_inner();
-        assert_eq!((lease.granted_ttl, lease.keys), (1_000_000_000, vec!["leased".into()]));
+        assert_eq!(read(&client, 0, None).await, expected);
+        assert_eq!(read(&client, 4, None).await, ["first = two: 2 3 2", "gone = soon: 4 4 1"]);
+        check_compaction_and_lease(&client, None).await;
 
-        let put = PutRequest { key: "first".into(), value: "four".into(), ..PutRequest::default() };
-        client.kv.clone().put(put).await.unwrap();
+        put_four(&client, None).await;
         server.kill();
         server.start_again();
         let client = server.client().await;
-        assert_eq!(read(&client, 0).await[2], "first = four: 2 13 4");
+        assert_eq!(read(&client, 0, None).await[2], "first = four: 2 13 4");
+    });
+}
+
+#[test]
+fn a_directory_of_tree_format_5_is_read_and_written() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        unpack("tree-5", 1 << 20, &data);
+        let mut server = Server::revd(&data, &["--bcrypt-cost=4"]);
+        let client = server.client().await;
+        let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
+        let told = |refused: Status| (refused.code(), refused.message().to_owned());
+        let refused = call(&client, RANGE, all.clone(), None).await.map_err(told);
+        assert_eq!(refused, Err((Code::InvalidArgument, "etcdserver: user name is empty".to_owned())));
+        let ann = login(&client, "ann").await;
+        let refused = call(&client, RANGE, all, Some(&ann)).await.map_err(told);
+        assert_eq!(refused, Err((Code::PermissionDenied, "etcdserver: permission denied".to_owned())));
+
+        let root = login(&client, "root").await;
+        // Five transactions, revisions 9 to 13; one of their keys was deleted behind them.
+        let living = (100..600).filter(|number| *number != 107);
+        let shown = |number| {
+            let revision = number / 100 + 8;
+            format!("/registry/pods/default/pod-{number} = value: {revision} {revision} 1")
+        };
+        let mut expected: Vec<String> = living.map(shown).collect();
+        let first = expected.len() + 1;
+        expected.extend(
+            [
+                "after = checkpoint: 15 15 1",
+                "first = three: 2 14 3",
+                "1500 x k = long-key: 5 5 1",
+                "leased = here: 8 8 1",
+                "long = 6000 x v: 4 4 1",
+            ]
+            .map(str::to_owned),
+        );
+        assert_eq!(read(&client, 0, Some(&root)).await, expected);
+        let earlier = read(&client, 6, Some(&root)).await;
+        assert_eq!(earlier[0], "first = two: 2 3 2");
+        assert_eq!(earlier[1], "gone = soon: 6 6 1");
+        check_compaction_and_lease(&client, Some(&root)).await;
+        let users = AuthUserListRequest::default();
+        let users = call(&client, "/etcdserverpb.Auth/UserList", users, Some(&root)).await.unwrap();
+        assert_eq!(AuthUserListResponse::decode(users).unwrap().users, ["ann", "bob", "root"]);
+
+        put_four(&client, Some(&root)).await;
+        server.kill();
+        server.start_again();
+        let client = server.client().await;
+        let root = login(&client, "root").await;
+        expected[first] = "first = four: 2 17 4".to_owned();
+        assert_eq!(read(&client, 0, Some(&root)).await, expected);
     });
 }
