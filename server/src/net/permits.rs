@@ -31,10 +31,10 @@ impl ConnectionPermits {
     /// Takes a permit, if one is left.
     #[must_use]
     pub fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {
-        // Dropped, and so returned, if it is one too many.
-        let permit = ConnectionPermit(Arc::clone(self));
-        let before = self.taken.fetch_add(1, Ordering::Relaxed);
-        (before < self.max).then_some(permit)
+        // Never one too many, not even for a moment in which another core asks.
+        let one_more = |taken| (taken < self.max).then_some(taken + 1);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.ok().map(|_| ConnectionPermit(Arc::clone(self)))
     }
 }
 

@@ -14,7 +14,7 @@ data=$(mktemp -d)
     --listen-peer-urls "http://$peer" --initial-advertise-peer-urls "http://$peer" --initial-cluster "m0=http://$peer" &
 member=$!
 trap 'kill -9 $member 2>/dev/null || true; wait $member || true; rm -r "$data"' EXIT
-until etcdctl endpoint health 2>/dev/null; do sleep 0.1; done
+for _ in $(seq 100); do etcdctl endpoint health 2>/dev/null && break || sleep 0.1; done
 
 many() { printf "$1%.0s" $(seq "$2"); }
 etcdctl put first one
@@ -45,6 +45,7 @@ etcdctl put after checkpoint
 etcdctl del /registry/pods/default/pod-107
 etcdctl user add bob --no-password=true
 kill -9 $member
+wait $member || true # the kernel ends its writes
 
 mkdir -p "$to"
 for file in tree.revd wal/0000000000000001.wal; do
