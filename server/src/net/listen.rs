@@ -260,7 +260,8 @@ mod tests {
         for (permits_max, inside_max) in [(1, 1), (usize::MAX, limits::CONNECTIONS_PER_CORE_MAX)] {
             let (gate, permits, line) =
                 (Gate::default(), ConnectionPermits::new(permits_max), ClosingLine::new());
-            let mut open: Vec<_> = std::iter::from_fn(|| admit(&gate, &permits, &line)).collect();
+            let mut open: Vec<_> =
+                std::iter::from_fn(|| admit(&gate, &permits, &line)).take(inside_max + 1).collect();
             assert_eq!(open.len(), inside_max, "all that there may be, none of which has gone");
             // Two clients go away: each of them has its place and its permit until it is closed.
             open.drain(..2.min(inside_max)).for_each(|gone| line.push(gone));
@@ -296,7 +297,7 @@ mod tests {
             assert!(permits.take().is_none() && gate.inside() == 1);
             assert!(line.close_one());
             assert!(permits.take().is_some() && gate.inside() == 0);
-            // With a byte that nobody has read it is reset.
+            // Reset, as a rule: there is a byte that nobody has read.
             let closed = theirs.read(&mut [0]).map_err(|error| error.kind());
             assert!(matches!(closed, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{closed:?}");
         });
