@@ -5,16 +5,17 @@
 
 use std::path::Path;
 
-use bytes::Bytes;
-use prost::Message;
+use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    AuthUserListRequest, AuthUserListResponse, AuthenticateRequest, AuthenticateResponse,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, RangeRequest, RangeResponse,
+    AuthUserListRequest, AuthUserListResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest,
+    RangeRequest, RangeResponse,
 };
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
-use crate::harness::{Client, Server, TempDir, run};
+use crate::harness::{Client, Server, TempDir, call, login, run};
 
+/// Of all users of `tree-5` that have one.
+const PASSWORD: &str = "correct-horse-battery";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 
 /// A directory below `format`, with as long a segment of the log.
@@ -32,30 +33,9 @@ fn unpack(folder: &str, segment: u64, data: &Path) {
     }
 }
 
-/// Calls any method with the token of a user.
-async fn call(
-    client: &Client,
-    path: &'static str,
-    message: impl Message,
-    token: Option<&str>,
-) -> Result<Bytes, Status> {
-    let mut request = Request::new(message.encode_to_vec().into());
-    if let Some(token) = token {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
-    client.raw(path, request).await.map(tonic::Response::into_inner)
-}
-
-/// A token of a user, all of which have one password.
-async fn login(client: &Client, name: &str) -> String {
-    let request = AuthenticateRequest { name: name.to_owned(), password: "correct-horse-battery".to_owned() };
-    let reply = call(client, "/etcdserverpb.Auth/Authenticate", request, None).await.unwrap();
-    AuthenticateResponse::decode(reply).unwrap().token
-}
-
 async fn read(client: &Client, revision: i64, token: Option<&str>) -> Vec<String> {
     let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), revision, ..Default::default() };
-    let reply = call(client, RANGE, all, token).await.unwrap();
+    let reply = call(client, RANGE, all.encode_to_vec().into(), token).await.unwrap();
     let reply = RangeResponse::decode(reply).unwrap();
     let short = |bytes: &[u8]| match bytes.len() {
         0..40 => String::from_utf8_lossy(bytes).into_owned(),
@@ -71,20 +51,22 @@ async fn read(client: &Client, revision: i64, token: Option<&str>) -> Vec<String
 /// Revision 2 is compacted, and a key has a lease.
 async fn check_compaction_and_lease(client: &Client, token: Option<&str>) {
     let compacted = RangeRequest { key: "first".into(), revision: 2, ..RangeRequest::default() };
-    let refused = call(client, RANGE, compacted, token).await.unwrap_err();
+    let refused = call(client, RANGE, compacted.encode_to_vec().into(), token).await.unwrap_err();
     assert!(refused.message().contains("compacted"), "{refused}");
     let leased = RangeRequest { key: "leased".into(), ..RangeRequest::default() };
-    let leased = call(client, RANGE, leased, token).await.unwrap();
+    let leased = call(client, RANGE, leased.encode_to_vec().into(), token).await.unwrap();
     let id = RangeResponse::decode(leased).unwrap().kvs[0].lease;
     let lease = LeaseTimeToLiveRequest { id, keys: true };
-    let lease = call(client, "/etcdserverpb.Lease/LeaseTimeToLive", lease, token).await.unwrap();
+    let lease = call(client, "/etcdserverpb.Lease/LeaseTimeToLive", lease.encode_to_vec().into(), token)
+        .await
+        .unwrap();
     let lease = LeaseTimeToLiveResponse::decode(lease).unwrap();
     assert_eq!((lease.granted_ttl, lease.keys), (1_000_000_000, vec!["leased".into()]));
 }
 
 async fn put_four(client: &Client, token: Option<&str>) {
     let put = PutRequest { key: "first".into(), value: "four".into(), ..PutRequest::default() };
-    call(client, "/etcdserverpb.KV/Put", put, token).await.unwrap();
+    call(client, "/etcdserverpb.KV/Put", put.encode_to_vec().into(), token).await.unwrap();
 }
 
 #[test]
@@ -130,10 +112,10 @@ fn a_directory_of_tree_format_5_is_read_and_written() {
         let client = server.client().await;
         let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
         let told = |refused: Status| (refused.code(), refused.message().to_owned());
-        let refused = call(&client, RANGE, all.clone(), None).await.map_err(told);
+        let refused = call(&client, RANGE, all.encode_to_vec().into(), None).await.map_err(told);
         assert_eq!(refused, Err((Code::InvalidArgument, "etcdserver: user name is empty".to_owned())));
-        let ann = login(&client, "ann").await;
-        let refused = call(&client, RANGE, all, Some(&ann)).await.map_err(told);
+        let ann = login(&client, "ann", PASSWORD).await;
+        let refused = call(&client, RANGE, all.encode_to_vec().into(), Some(&ann)).await.map_err(told);
         assert_eq!(refused, Err((Code::PermissionDenied, "etcdserver: permission denied".to_owned())));
 
         let pods = RangeRequest {
@@ -142,10 +124,10 @@ fn a_directory_of_tree_format_5_is_read_and_written() {
             count_only: true,
             ..Default::default()
         };
-        let pods = call(&client, RANGE, pods, Some(&ann)).await.unwrap();
+        let pods = call(&client, RANGE, pods.encode_to_vec().into(), Some(&ann)).await.unwrap();
         assert_eq!(RangeResponse::decode(pods).unwrap().count, 499);
 
-        let root = login(&client, "root").await;
+        let root = login(&client, "root", PASSWORD).await;
         // Five transactions, revisions 9 to 13; one of their keys was deleted behind them.
         let living = (100..600).filter(|number| *number != 107);
         let shown = |number| {
@@ -170,14 +152,16 @@ fn a_directory_of_tree_format_5_is_read_and_written() {
         assert_eq!(earlier[1], "gone = soon: 6 6 1");
         check_compaction_and_lease(&client, Some(&root)).await;
         let users = AuthUserListRequest::default();
-        let users = call(&client, "/etcdserverpb.Auth/UserList", users, Some(&root)).await.unwrap();
+        let users = call(&client, "/etcdserverpb.Auth/UserList", users.encode_to_vec().into(), Some(&root))
+            .await
+            .unwrap();
         assert_eq!(AuthUserListResponse::decode(users).unwrap().users, ["ann", "bob", "root"]);
 
         put_four(&client, Some(&root)).await;
         server.kill();
         server.start_again();
         let client = server.client().await;
-        let root = login(&client, "root").await;
+        let root = login(&client, "root", PASSWORD).await;
         expected[first] = "first = four: 2 17 4".to_owned();
         assert_eq!(read(&client, 0, Some(&root)).await, expected);
     });

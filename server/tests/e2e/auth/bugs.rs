@@ -9,17 +9,16 @@ use revd_proto::authpb::Permission;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
     AuthEnableRequest, AuthRoleAddRequest, AuthRoleGrantPermissionRequest, AuthUserAddRequest,
-    AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest, AuthenticateRequest, AuthenticateResponse,
-    CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse,
-    request_op,
+    AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest, AuthenticateRequest, CompactionRequest,
+    DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, PutRequest,
+    RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, WatchResponse, request_op,
 };
 use revd_proto::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, ProclaimRequest, ResignRequest};
 use revd_proto::v3lockpb::{LockRequest, UnlockRequest};
 use tonic::{Code, Request, Status};
 
 use super::{FLAGS, call};
-use crate::harness::{Client, Server, with_etcd_beside, with_server};
+use crate::harness::{self, Client, Server, with_etcd_beside, with_server};
 
 pub(crate) const PASSWORD: &str = "correct-horse-battery";
 
@@ -33,9 +32,7 @@ pub(crate) async fn must(
 }
 
 pub(crate) async fn login(client: &Client, name: &str) -> String {
-    let request = AuthenticateRequest { name: name.to_owned(), password: PASSWORD.to_owned() };
-    let reply = must(client, "/etcdserverpb.Auth/Authenticate", &request, None).await;
-    AuthenticateResponse::decode(reply).unwrap().token
+    harness::login(client, name, PASSWORD).await
 }
 
 /// Keys, leases 1 (on `x`) and 2 (on `b1`), root, and ann, who may read and write `[b, c)`. Tokens

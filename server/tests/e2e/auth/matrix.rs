@@ -18,14 +18,14 @@ use revd_proto::etcdserverpb::{
 };
 use tokio::time::Instant;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
 use super::bugs::{PASSWORD, login, must, set_up, told};
 use super::onlooker::Onlooker;
 use super::requests::{Contract, Method};
 use super::{Answer, FLAGS, answer};
 use crate::auth::generator::Compared;
-use crate::harness::{Client, MIXED, Server, TempDir, connect, from_env, with_etcd_beside};
+use crate::harness::{Client, MIXED, Server, TempDir, connect, from_env, request_as, with_etcd_beside};
 use crate::metrics::text_of;
 use crate::tls::certificates::{Authority, Issued, Wanted};
 
@@ -238,10 +238,7 @@ async fn first(
     let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
     let _ = sender.send(message);
     let _held = method.is_open.then_some(sender);
-    let mut request = Request::new(tokio_stream::wrappers::UnboundedReceiverStream::new(messages));
-    if let Some(token) = token {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
+    let request = request_as(tokio_stream::wrappers::UnboundedReceiverStream::new(messages), token);
     let called = async {
         let path = http::uri::PathAndQuery::from_static(method.path);
         let mut replies = grpc.streaming(request, path, RawCodec).await?.into_inner();

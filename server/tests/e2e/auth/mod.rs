@@ -11,9 +11,9 @@ use prost::Message as _;
 use revd_proto::etcdserverpb::{
     AuthenticateResponse, LeaseLeasesResponse, LeaseTimeToLiveResponse, RangeRequest, ResponseHeader,
 };
-use tonic::{Code, Request, Status};
+use tonic::{Code, Status};
 
-use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
+use crate::harness::{Client, Random, call, from_env, with_clusters_beside, with_etcd_beside};
 
 mod audit;
 mod bugs;
@@ -65,21 +65,6 @@ impl Answer {
         let mut words = words.into_iter().chain(to_somebody);
         matches!(self, Self::Refused(_, text) if words.any(|word| text.ends_with(word)))
     }
-}
-
-/// Calls any method with the token of a user.
-pub(crate) async fn call(
-    client: &Client,
-    path: &'static str,
-    message: Bytes,
-    token: Option<&str>,
-) -> Result<Bytes, Status> {
-    let mut request = Request::new(message);
-    request.set_timeout(Duration::from_secs(20));
-    if let Some(token) = token {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
-    client.raw(path, request).await.map(tonic::Response::into_inner)
 }
 
 /// Splits the header off a reply; it is the first field.

@@ -13,11 +13,11 @@ use revd_proto::etcdserverpb::{
 };
 use revd_proto::v3electionpb::{CampaignRequest, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest};
 use revd_proto::v3lockpb::LockRequest;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::bugs::{login, must, set_up, watch};
 use super::{FLAGS, call};
-use crate::harness::{Client, said_of_both, with_server};
+use crate::harness::{Client, request_as, said_of_both, with_server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -36,10 +36,7 @@ pub(crate) async fn open(
     } else {
         tokio::spawn(async move { sender.closed().await });
     }
-    let mut request = Request::new(tokio_stream::wrappers::UnboundedReceiverStream::new(messages));
-    if let Some(token) = token {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
+    let request = request_as(tokio_stream::wrappers::UnboundedReceiverStream::new(messages), token);
     let mut raw = tonic::client::Grpc::new(client.channel.clone());
     raw.ready().await.unwrap();
     let path = http::uri::PathAndQuery::from_static(path);

@@ -9,10 +9,10 @@ use revd_proto::etcdserverpb::{WatchCreateRequest, WatchProgressRequest, WatchRe
 use revd_proto::mvccpb::Event;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{Code, Request, Streaming};
+use tonic::{Code, Streaming};
 
 use super::generator::Actor;
-use crate::harness::Client;
+use crate::harness::{Client, request_as};
 
 /// Watches that are kept open; the oldest makes room.
 const OPEN_MAX: usize = 6;
@@ -41,10 +41,7 @@ pub(super) async fn open(
     let (requests, receiver) = unbounded_channel();
     let create = RequestUnion::CreateRequest(create.clone());
     let _ = requests.send(WatchRequest { request_union: Some(create) });
-    let mut request = Request::new(UnboundedReceiverStream::new(receiver));
-    if let Some(token) = token {
-        request.metadata_mut().insert("token", token.parse().unwrap());
-    }
+    let request = request_as(UnboundedReceiverStream::new(receiver), token);
     let refused = |status: tonic::Status| (status.code(), status.message().to_owned());
     let mut replies = client.watch.clone().watch(request).await.map_err(refused)?.into_inner();
     match replies.message().await.map_err(refused)? {

@@ -1,6 +1,7 @@
 //! gRPC clients made from the wire contract, and one that sends and receives bytes as they are.
 
 use bytes::Bytes;
+use prost::Message as _;
 use revd_clients::ClusterClient;
 use revd_clients::KvClient;
 use revd_clients::LeaseClient;
@@ -8,7 +9,9 @@ use revd_clients::MaintenanceClient;
 use revd_clients::WatchClient;
 use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
-use revd_proto::etcdserverpb::{HashKvRequest, HashKvResponse, WatchRequest, WatchResponse};
+use revd_proto::etcdserverpb::{
+    AuthenticateRequest, AuthenticateResponse, HashKvRequest, HashKvResponse, WatchRequest, WatchResponse,
+};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -76,6 +79,35 @@ pub fn connect_lazily(endpoint: &str, patience: std::time::Duration) -> Client {
     Client { endpoint: Some(endpoint.clone()), ..Client::over(endpoint.connect_lazy()) }
 }
 
+/// A request in the name of a user, or of nobody.
+pub fn request_as<M>(message: M, token: Option<&str>) -> Request<M> {
+    let mut request = Request::new(message);
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    request
+}
+
+/// Calls any method with the token of a user.
+pub async fn call(
+    client: &Client,
+    path: &'static str,
+    message: Bytes,
+    token: Option<&str>,
+) -> Result<Bytes, Status> {
+    let mut request = request_as(message, token);
+    request.set_timeout(std::time::Duration::from_secs(20));
+    client.raw(path, request).await.map(Response::into_inner)
+}
+
+/// A token of a user.
+pub async fn login(client: &Client, name: &str, password: &str) -> String {
+    let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+    let request = request.encode_to_vec().into();
+    let reply = call(client, "/etcdserverpb.Auth/Authenticate", request, None).await.unwrap();
+    AuthenticateResponse::decode(reply).unwrap().token
+}
+
 impl Client {
     /// Over a connection that is made otherwise.
     pub fn over(channel: Channel) -> Self {
@@ -100,10 +132,7 @@ impl Client {
     /// 0 hides it from those who ask for that of 0, for ever: they get the compaction's.
     pub async fn hash_of_keys(&self, token: Option<&str>) -> HashKvResponse {
         let ask = async |revision| {
-            let mut request = Request::new(HashKvRequest { revision });
-            if let Some(token) = token {
-                request.metadata_mut().insert("token", token.parse().unwrap());
-            }
+            let request = request_as(HashKvRequest { revision }, token);
             self.maintenance.clone().hash_kv(request).await.unwrap().into_inner()
         };
         let hash = ask(0).await;

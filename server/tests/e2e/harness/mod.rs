@@ -7,7 +7,7 @@ mod network;
 mod peers;
 mod process;
 
-pub use clients::{Client, WatchStream, connect};
+pub use clients::{Client, WatchStream, call, connect, login, request_as};
 pub use cluster::{Cluster, Wiring, products_of_clusters, within};
 pub use network::{Fault, Party, Way};
 pub use peers::{Peers, go_program, peers};
