@@ -386,7 +386,7 @@ pub const BIND_TRIES: u32 = 300;
 pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
 /// Time in which a TLS handshake must be done.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// TLS handshakes under way on a core; the oldest one ends when there is one more.
+/// TLS handshakes under way on a core; behind them the oldest of the address with the most ends.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 /// Room that is kept for sockets that wait to be closed.
 pub const CLOSING_KEPT: usize = 64;

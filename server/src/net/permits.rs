@@ -60,4 +60,24 @@ mod tests {
         let third = permits.take();
         assert!(third.is_some() && permits.take().is_none());
     }
+
+    #[test]
+    fn one_that_is_refused_is_not_counted_even_for_a_moment() {
+        let permits = ConnectionPermits::new(1);
+        let held = permits.take().unwrap();
+        let together = std::sync::Barrier::new(2);
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| {
+                    together.wait();
+                    for _ in 0..1_000_000 {
+                        assert!(permits.take().is_none());
+                        assert_eq!(permits.taken.load(Ordering::Relaxed), 1);
+                    }
+                });
+            }
+        });
+        drop(held);
+        assert!(permits.take().is_some());
+    }
 }
