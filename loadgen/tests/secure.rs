@@ -246,7 +246,7 @@ fn two_servers_are_secured_alike() {
 fn the_suites_that_come_with_it_are_read() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
     let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
-    assert!(files.len() >= 4);
+    assert!(files.len() >= 5);
     for file in files {
         assert!(!Suite::read(&file).unwrap().plans().unwrap().is_empty(), "{}", file.display());
     }

@@ -25,9 +25,8 @@ const HANDSHAKE: u8 = 0x16;
 const ALERT_BYTES: usize = HEAD_BYTES + 2;
 /// The longest record that is one.
 const RECORD_BYTES: usize = 1 << 14;
-/// Bytes of one write. A kernel without preemption takes a CPU from no thread within a call,
-/// whatever its priority: to copy a megabyte would keep the server, on the same CPUs, waiting for
-/// as long.
+/// Bytes of one write. A kernel without preemption leaves a thread its CPU within a call, whatever
+/// its priority: to copy a megabyte would keep the server, on the same CPUs, waiting for as long.
 const WRITE_BYTES: usize = 1 << 14;
 /// Sessions at a time, and how often each asks to begin anew.
 const SESSIONS: usize = 20;

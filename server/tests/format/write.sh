@@ -5,10 +5,10 @@
 #
 # `tree-5` was made so by 1f25e70. `server/tests/e2e/format.rs` says what is in it.
 set -eu
-revd=$1 to=$3
+revd=$1 tool=$2 to=$3
 client=127.0.0.1:23791 peer=127.0.0.1:23801
-etcdctl() { "$ETCDCTL" --endpoints "http://$client" "$@" >/dev/null; }
-ETCDCTL=$2
+export ETCDCTL_ENDPOINTS="http://$client"
+etcdctl() { "$tool" "$@" >/dev/null; }
 data=$(mktemp -d)
 "$revd" --name m0 --data-dir "$data" --bcrypt-cost 4 --listen-client-urls "http://$client" --advertise-client-urls "http://$client" \
     --listen-peer-urls "http://$peer" --initial-advertise-peer-urls "http://$peer" --initial-cluster "m0=http://$peer" &
@@ -23,7 +23,7 @@ etcdctl put long "$(many v 6000)"
 etcdctl put "$(many k 1500)" long-key
 etcdctl put gone soon
 etcdctl del gone
-lease=$("$ETCDCTL" --endpoints "http://$client" lease grant 1000000000 | cut -d ' ' -f 2)
+lease=$("$tool" lease grant 1000000000 | cut -d ' ' -f 2)
 etcdctl put leased here --lease="$lease"
 etcdctl compact 3
 # Enough keys for leaves of the saved index that have once what keys begin with. A transaction: its comparisons, what is done
