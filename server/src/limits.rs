@@ -6,6 +6,9 @@
 use std::time::Duration;
 
 pub use revd_member::limits::*;
+pub use tls::*;
+
+mod tls;
 
 // Users: tokens and passwords.
 
@@ -384,10 +387,6 @@ pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 pub const BIND_TRIES: u32 = 300;
 /// Time between those tries.
 pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
-/// Time in which a TLS handshake must be done.
-pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// TLS handshakes under way on a core; behind them the oldest of the address with the most ends.
-pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 /// Room that is kept for sockets that wait to be closed.
 pub const CLOSING_KEPT: usize = 64;
 /// Microseconds that closing a socket counts at least: the kernel does a part of it later.
@@ -398,45 +397,8 @@ pub const SIDE_WORK_MICROSECONDS: u64 = 100;
 pub const SIDE_WORK_PARTS: u64 = 8;
 /// ... up to so many microseconds.
 pub const SIDE_WORK_MICROSECONDS_MOST: u64 = 2_000;
-/// Certificates behind the first one of a chain: public chains have two or three.
-pub const TLS_CHAIN_MAX: usize = 5;
-/// Bytes of a TLS record or a handshake message that is not whole, as rustls bounds them: a message
-/// in several records, and the beginning of the next record.
-pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
-/// The same of a caller once its handshake is done: the longest record, and a few short ones that
-/// carry nothing. More than that is a message in several records, which no caller has to send.
-pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
-/// TLS records of a session with little in them that are read before others have their turn.
-pub const TLS_RECORDS_AT_ONCE: usize = 32;
-/// A record has little in it with less than this on average.
-pub const TLS_RECORD_BYTES_LITTLE: usize = 32;
-/// Records without data, such as new keys, that a caller's session may send with little data
-/// between them, in less time than a handshake takes. TLS needs new keys each 2^24 records or so.
-pub const TLS_EMPTY_RECORDS_MAX: usize = 16;
-/// Bytes of data, of either side, that allow one more of them.
-pub const TLS_BYTES_PER_EMPTY_RECORD: usize = 64 * 1024;
-/// Orders of the certificates of a chain that are looked at, each with a signature for each
-/// authority of its last issuer's name, and for those below it that are genuine: there are 17 of an
-/// authority and three roots of one name above it, the first two of which it has outlived.
-pub const TLS_CHAIN_ORDERS_MAX: usize = 17;
-/// Bytes that all handshakes under way on a core were sent; the oldest ends when there are more.
-pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
-/// One of so many parts of the log core's time is for handshakes that members, or others, begin.
-pub const PEER_HANDSHAKE_PARTS: u64 = 10;
-/// Bytes of TLS records of a connection that wait for the kernel.
-pub const TLS_SEND_BYTES: usize = 64 * 1024;
-/// Bytes of TLS records read at a time.
-pub const TLS_READ_BYTES: usize = 16 * 1024;
-/// The same where the reader has hardly any room, and in handshakes.
-pub const TLS_SMALL_READ_BYTES: usize = 2048;
-/// Certificates of members whose names are being looked up.
-pub const TLS_LOOK_UPS_MAX: usize = 4;
-/// Host names of one certificate that are looked up.
-pub const TLS_LOOK_UP_NAMES_MAX: usize = 32;
 /// Time between looks at the memory, the time and the files of this process, for its metrics.
 pub const PROCESS_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between looks at the files of certificates; a change counts when two find the same.
-pub const TLS_FILES_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds before the end of a certificate from which on there are warnings: a month.
 pub const CERTIFICATE_WARNING_SECONDS: i64 = 30 * 24 * 3600;
 /// Looks at the files between two of those warnings: a day.

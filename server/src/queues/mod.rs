@@ -15,6 +15,7 @@
 pub mod fair_queue;
 pub mod gate;
 pub mod latch;
+pub mod lines;
 pub mod mailbox;
 pub mod places;
 pub mod queue;

@@ -49,6 +49,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     let accepting = async {
         let stream = converse(stream, first, &place).await?;
         let common_name = check(&stream, from, &material, &place).await?;
+        place.done();
         Ok(Accepted { stream, common_name })
     };
     in_time(accepting, &place).await
@@ -106,6 +107,7 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
             let feeding = place.compute(|| stream.feed(&received)).await;
             place.hold(stream.received());
             if let Err(error) = feeding {
+                place.failed();
                 // The other side is told why; it may be gone.
                 let told = std::future::poll_fn(|context| stream.poll_send(context));
                 let _ = futures_lite::future::or(told, give_up()).await;

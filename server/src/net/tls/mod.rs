@@ -6,8 +6,8 @@
 //!   compares a member's address with the names in its certificate,
 //!   `today` knows the date.
 //! - `hostile` has the calls of fuzz targets.
-//! - `handshake` begins a session, in `turns`; `stream` is the session, a transport, `records`
-//!   where its input ends.
+//! - `handshake` begins a session, in `turns`; `wasted` has what those that came to nothing cost;
+//!   `stream` is the session, a transport, `records` where its input ends.
 
 mod address;
 mod der;
@@ -22,6 +22,7 @@ mod rules;
 mod stream;
 mod today;
 mod turns;
+mod wasted;
 
 pub use domain::{TlsDomain, watch};
 pub(crate) use handshake::{Accepted, accept, connect, connect_blocking};

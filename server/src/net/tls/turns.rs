@@ -1,6 +1,7 @@
 //! Handshakes of one core: how many are under way, what they hold, and whose turn it is to compute.
 //! One takes tenths of a millisecond; a thousand that come at once must not keep the core from its
-//! connections, nor the callers of one address those of another.
+//! connections, nor the callers of one address those of another. An address of which many come to
+//! nothing waits between them.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use crate::clock::Ticker;
 use crate::limits;
-use crate::queues::fair_queue::{FairBounds, FairQueue};
+use crate::net::tls::wasted::Wasted;
 use crate::queues::latch::Latch;
+use crate::queues::lines::Lines;
 use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
 use crate::queues::turn::{SideWork, time_given_way};
@@ -23,11 +25,12 @@ pub(crate) struct HandshakeTurns(Rc<Inside>);
 struct Inside {
     clock: Ticker,
     places: RefCell<Places<Latch>>,
-    /// One of them computes, or gives way.
-    is_taken: Cell<bool>,
-    /// Those that wait for a turn, by address. Each has a place, which bounds them; one that gives
-    /// up leaves at once.
-    waiting: RefCell<FairQueue<1, Latch>>,
+    /// Those that wait for a turn, each in the line of its address. All have places, which bounds
+    /// them.
+    addresses: Lines,
+    /// The first ones of all addresses in one line, of which one computes, or gives way.
+    all: Lines,
+    wasted: RefCell<Wasted>,
     /// The computing, since others had their turn.
     work: RefCell<SideWork>,
     /// One of these parts of the core's time is for handshakes; with one alone they give way and no
@@ -68,6 +71,8 @@ pub(super) struct HandshakePlace {
     id: u64,
     from: u128,
     displaced: Latch,
+    /// Microseconds that will have been wasted if it comes to nothing.
+    cost: Cell<u64>,
 }
 
 impl HandshakeTurns {
@@ -77,8 +82,9 @@ impl HandshakeTurns {
         Self(Rc::new(Inside {
             clock: Ticker::new(),
             places: RefCell::default(),
-            is_taken: Cell::new(false),
-            waiting: RefCell::new(FairQueue::new(FairBounds::NONE)),
+            addresses: Lines::default(),
+            all: Lines::default(),
+            wasted: RefCell::default(),
             work: RefCell::default(),
             parts,
             rests_until: Cell::new(0),
@@ -93,7 +99,8 @@ impl HandshakeTurns {
         let id = places.add(from, displaced.clone());
         make_room(&mut places);
         drop(places);
-        HandshakePlace { inside, id, from, displaced }
+        let cost = Cell::new(limits::WASTED_CONNECTION_MICROSECONDS);
+        HandshakePlace { inside, id, from, displaced, cost }
     }
 }
 
@@ -111,11 +118,13 @@ impl HandshakePlace {
         }
     }
 
-    /// Computes when it is its turn, behind other things of the core if handshakes have computed
-    /// for a while.
+    /// Computes when it is the turn of its address, whose others did not come to nothing too often
+    /// of late, and behind other things of the core if handshakes have computed for a while.
     pub(super) async fn compute<T>(&self, computing: impl FnOnce() -> T) -> T {
-        let Inside { clock, work, rests_until, parts, .. } = &*self.inside;
-        let turn = Turn::wait(&self.inside, self.from).await;
+        let Inside { clock, addresses, all, work, rests_until, parts, .. } = &*self.inside;
+        let _of_address = addresses.turn(self.from).await;
+        self.atone().await;
+        let _of_all = all.turn(ALL).await;
         // Used up until the rest is over: this one may be given up in the middle of it.
         match self.inside.rest(clock.microseconds()) {
             None => {}
@@ -132,15 +141,45 @@ impl HandshakePlace {
         let began = clock.microseconds();
         let result = computing();
         let ended = clock.microseconds();
-        work.borrow_mut().took(ended.saturating_sub(began));
+        let took = ended.saturating_sub(began);
+        work.borrow_mut().took(took);
+        self.cost.set(self.cost.get().saturating_add(took));
         rests_until.set(ended + work.borrow().microseconds() * (parts - 1));
-        drop(turn);
         result
+    }
+
+    /// Waits until the address has paid for what it has wasted; more may come to nothing meanwhile.
+    async fn atone(&self) {
+        loop {
+            let wait = self.inside.wasted.borrow().wait(self.from, self.inside.clock.microseconds());
+            if wait == 0 {
+                return;
+            }
+            sleep(Duration::from_micros(wait)).await;
+        }
+    }
+
+    /// The handshake is done: nothing was wasted.
+    pub(super) fn done(&self) {
+        self.cost.set(0);
+    }
+
+    /// It comes to nothing, which the address pays for; once, also where this is said again.
+    pub(super) fn failed(&self) {
+        let cost = self.cost.take();
+        if cost > 0 {
+            let now = self.inside.clock.microseconds();
+            self.inside.wasted.borrow_mut().charge(self.from, cost, now);
+        }
     }
 }
 
+/// The line of all addresses.
+const ALL: u128 = 0;
+
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
+        self.failed(); // given up, if it was not done
         self.inside.places.borrow_mut().remove(self.id);
     }
 }
@@ -154,46 +193,12 @@ pub(crate) fn address(from: Option<IpAddr>) -> u128 {
     }
 }
 
-/// The turn of a handshake, or its place among those that wait for one.
-struct Turn<'i> {
-    inside: &'i Inside,
-    from: u128,
-    called: Option<Latch>,
-}
-
-impl<'i> Turn<'i> {
-    async fn wait(inside: &'i Inside, from: u128) -> Self {
-        if !inside.is_taken.replace(true) {
-            return Self { inside, from, called: None };
-        }
-        let called = Latch::default();
-        let _ = inside.waiting.borrow_mut().push([from], called.clone());
-        let turn = Self { inside, from, called: Some(called.clone()) };
-        called.wait().await;
-        turn
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        match &self.called {
-            // Given up before it was its turn.
-            Some(called) if !called.is_set() => {
-                self.inside.waiting.borrow_mut().remove([self.from], |waiting| waiting.is(called));
-            }
-            _ => match self.inside.waiting.borrow_mut().pop() {
-                Some(next) => next.set(),
-                None => self.inside.is_taken.set(false),
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_lite::future::{block_on, poll_once};
 
     use super::*;
+    use crate::queues::sleep::on_a_core;
 
     #[test]
     fn the_oldest_handshake_makes_room() {
@@ -242,60 +247,65 @@ mod tests {
     }
 
     #[test]
-    fn one_computes_at_a_time_and_one_that_gives_up_is_passed_over() {
-        let turns = HandshakeTurns::new(1);
-        let first = block_on(Turn::wait(&turns.0, 0));
-        let [mut second, mut third] = [(); 2].map(|()| Box::pin(Turn::wait(&turns.0, 0)));
-        let mut fourth = Box::pin(Turn::wait(&turns.0, 0));
-        block_on(async {
-            for waiting in [&mut second, &mut third, &mut fourth] {
-                assert!(poll_once(waiting).await.is_none());
-            }
-            drop(second);
-            drop(first);
-            let third = poll_once(&mut third).await.expect("it is its turn");
-            assert!(poll_once(&mut fourth).await.is_none());
-            drop(third);
-            assert!(poll_once(&mut fourth).await.is_some());
-        });
-        drop(fourth);
-        assert!(!turns.0.is_taken.get());
-    }
-
-    /// More come than the core computes, and give up: what waits is those that are still there.
-    #[test]
-    fn those_that_give_up_are_not_kept() {
-        let turns = HandshakeTurns::new(1);
-        let first = block_on(Turn::wait(&turns.0, 7));
-        let mut last = Box::pin(Turn::wait(&turns.0, 7));
-        assert!(block_on(poll_once(&mut last)).is_none());
-        for number in 0..100_000_u128 {
-            let mut given_up = Box::pin(Turn::wait(&turns.0, number % 3));
-            assert!(block_on(poll_once(&mut given_up)).is_none());
-        }
-        assert_eq!(turns.0.waiting.borrow().len(), 1);
-        drop(first);
-        assert!(block_on(poll_once(&mut last)).is_some());
+    fn addresses_are_those_whose_owners_differ() {
+        let from = |text: &str| address(Some(text.parse().unwrap()));
+        // Of one network, of which one caller has all addresses.
+        assert_eq!(from("fd00::1"), from("fd00::2"));
+        assert_ne!(from("fd00::1"), from("fd00:0:0:1::1"));
+        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+        assert_ne!(from("10.0.0.2"), from("10.0.0.1"));
     }
 
     #[test]
     fn a_hundred_callers_of_one_address_do_not_keep_one_of_another_waiting() {
-        let mut line = FairQueue::new(FairBounds::NONE);
-        let from = |text: &str| address(Some(text.parse().unwrap()));
-        let called: Vec<Latch> = (0..100).map(|_| Latch::default()).collect();
-        for (at, latch) in called.iter().enumerate() {
-            // Of one network, of which one caller has all addresses.
-            assert!(line.push([from(&format!("fd00::{at:x}"))], latch.clone()).is_none());
-        }
-        let other = Latch::default();
-        assert!(line.push([from("10.0.0.1")], other.clone()).is_none());
-        let first_two: Vec<Latch> = (0..2).filter_map(|_| line.pop()).collect();
-        first_two.iter().for_each(Latch::set);
-        assert!(other.is_set() && called[0].is_set());
-        let rest: Vec<Latch> = std::iter::from_fn(|| line.pop()).collect();
-        rest[0].set();
-        assert!(called[1].is_set() && rest.len() == 99, "in order");
-        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+        let (turns, computed) = (HandshakeTurns::new(1), RefCell::new(Vec::new()));
+        let from = |text: &str| Some(text.parse().unwrap());
+        let (here, there) = (turns.enter(from("10.0.0.2")), turns.enter(from("10.0.0.1")));
+        let compute = async |place: &HandshakePlace, number: usize| {
+            place.compute(|| computed.borrow_mut().push(number)).await;
+        };
+        block_on(async {
+            let computes = turns.0.all.turn(ALL).await;
+            let mut many: Vec<_> = (0..100).map(|number| Box::pin(compute(&here, number))).collect();
+            for waiting in &mut many {
+                assert!(poll_once(waiting).await.is_none());
+            }
+            let mut other = Box::pin(compute(&there, 1_000));
+            assert!(poll_once(&mut other).await.is_none());
+            drop(computes);
+            assert!(poll_once(&mut many[0]).await.is_some());
+            assert!(poll_once(&mut other).await.is_some());
+            assert!(poll_once(&mut many[1]).await.is_some());
+        });
+        assert_eq!(*computed.borrow(), [0, 1_000, 1], "addresses in turns, and each in order");
+        assert!(turns.0.addresses.is_empty() && turns.0.all.is_empty());
+    }
+
+    #[test]
+    fn an_address_pays_for_handshakes_that_come_to_nothing() {
+        let turns = HandshakeTurns::new(1);
+        let (here, there) = (Some(IpAddr::from([10, 0, 0, 2])), Some(IpAddr::from([10, 0, 0, 1])));
+        let wait = |from| turns.0.wasted.borrow().wait(address(from), turns.0.clock.microseconds());
+        on_a_core(async {
+            for _ in 0..1_000 {
+                let place = turns.enter(here);
+                place.compute(|| ()).await;
+                place.done();
+            }
+            assert_eq!(wait(here), 0, "however many come to something");
+            let free = limits::WASTED_MICROSECONDS_FREE / limits::WASTED_CONNECTION_MICROSECONDS;
+            (0..2 * free).for_each(|_| drop(turns.enter(here)));
+            assert!(wait(here) > 0 && wait(there) == 0);
+            let place = turns.enter(here);
+            let mut waits = Box::pin(place.compute(|| ()));
+            assert!(poll_once(&mut waits).await.is_none());
+            turns.enter(there).compute(|| ()).await;
+            waits.await;
+            assert_eq!(wait(here), 0);
+            place.cost.set(limits::WASTED_WAIT_MICROSECONDS_MAX);
+            place.failed();
+            assert!(wait(here) > 0 && place.cost.get() == 0, "it pays once");
+        });
     }
 
     /// A handshake that computes for 2 ms has the core rest for 18, whoever is given up meanwhile.

@@ -1,18 +1,19 @@
 //! Callers that do not end their handshakes, or say something else in them, or misuse a session.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use revd::limits::{HANDSHAKE_DEADLINE, HANDSHAKES_PER_CORE_MAX};
+use rustix::net::{AddressFamily, SocketType};
 use rustls::ContentType;
 
 use crate::harness::{Random, Server, TempDir, free_address, from_env, peers, wait_until};
 use crate::tls::certificates::{Authority, Issued, Wanted};
 use crate::tls::etcdctl;
-use crate::tls::session::{ask, raw_session, session, session_with};
+use crate::tls::session::{ask, hello, raw_session, session, session_with};
 
 /// The beginning of a handshake record of 512 bytes.
 const BEGINNING: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
@@ -258,6 +259,47 @@ fn a_message_that_does_not_end_ends_its_session() {
     }
     let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
     assert!(is_served, "{text}");
+}
+
+/// A connection from one of the addresses of this machine.
+fn dial_from(server: &Server, address: Ipv4Addr) -> TcpStream {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from((address, 0))).unwrap();
+    rustix::net::connect(&socket, &server.address).unwrap();
+    TcpStream::from(socket)
+}
+
+/// Callers of one address who begin and go, again and again: the next one of that address waits,
+/// where one of another address that comes behind it does not.
+#[test]
+fn an_address_whose_handshakes_come_to_nothing_waits_alone() {
+    let dir = TempDir::new();
+    let (server, authority, _) = server(&dir, &["--cores", "1"]);
+    let (here, there) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST);
+    let hello = hello(&authority);
+    let begin = |from| {
+        let mut socket = dial_from(&server, from);
+        socket.write_all(&hello).unwrap();
+        socket
+    };
+    let answered = |mut socket: &TcpStream| socket.read(&mut [0]).unwrap();
+    let one_waits_alone = || {
+        // The line of that address is empty when all of them are answered.
+        let gone: Vec<_> = (0..200).map(|_| begin(here)).collect();
+        assert_eq!(gone.iter().map(answered).sum::<usize>(), gone.len());
+        drop(gone);
+        let [first, second] = [here, there].map(begin);
+        assert_eq!(answered(&second), 1);
+        first.set_nonblocking(true).unwrap();
+        let waits = first.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        first.set_nonblocking(false).unwrap();
+        assert_eq!(answered(&first), 1, "it is served when it has waited");
+        waits
+    };
+    // The server may not have noticed before that the others have gone.
+    wait_until(Duration::from_secs(60), one_waits_alone, || {
+        "the second one is never before the first".to_owned()
+    });
 }
 
 /// Records that are too long, that never end, of unknown kinds, and handshakes of random bytes.
