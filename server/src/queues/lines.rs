@@ -35,7 +35,7 @@ impl Lines {
         Some(called)
     }
 
-    /// Nobody is in any line.
+    /// All lines are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()

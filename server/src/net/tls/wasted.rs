@@ -1,4 +1,4 @@
-//! What handshakes that came to nothing have cost, by the address that they came from.
+//! The price of handshakes that came to nothing, by the address that they came from.
 //!
 //! An address may waste one of so many parts of the core's time, and some milliseconds at once.
 //! Beyond that the next handshakes of the same address wait, which keeps those of no other address
