@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use revd_http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
-use revd_member::error::Status;
+use revd_member::error::{Code, Status};
 use serde_json::json;
 
 use crate::api::call::{Message, Source};
@@ -493,6 +493,9 @@ impl<T: Transport> Http2<T> {
 
     /// Ends a call that has not replied yet with an error.
     fn refuse(&mut self, stream: u32, status: &Status) {
+        if status.code() == Code::Unauthenticated {
+            self.batch.strange();
+        }
         self.finish(stream);
         let block = self.encoder.refusal(status);
         self.connection.send_head(stream, &block, true);

@@ -9,10 +9,19 @@ pub(super) struct InputBatch {
     steps: u32,
     /// Bytes of replies that waited to be sent when the clock was last asked.
     backlog: usize,
+    /// Calls without the right token.
+    strange: u32,
     is_over: bool,
 }
 
 impl InputBatch {
+    /// Counts a call that was refused for its token. A client that guesses tokens has many of them,
+    /// and short turns: others of the core do not wait for a millisecond of refusals.
+    pub(super) fn strange(&mut self) {
+        self.strange += 1;
+        self.is_over |= self.strange >= limits::STRANGE_CALLS_PER_TURN;
+    }
+
     /// Counts a frame that was processed or a call that was begun, after which `backlog` bytes of
     /// replies wait; whether the turn, which has `lasted` for so many microseconds of `most`, is
     /// over. Large replies take as long as many small ones, so that the clock is asked sooner
@@ -44,6 +53,21 @@ mod tests {
             }
         }
         (done, done * microseconds)
+    }
+
+    #[test]
+    fn a_turn_is_over_behind_a_few_calls_without_the_right_token() {
+        let mut batch = InputBatch::default();
+        let mut step = |is_strange: bool| {
+            if is_strange {
+                batch.strange();
+            }
+            batch.step(0, limits::BATCH_MICROSECONDS, || 0)
+        };
+        for call in 1..limits::STRANGE_CALLS_PER_TURN {
+            assert!(!step(true) && !step(false), "{call}");
+        }
+        assert!(step(true) && step(false), "it stays over");
     }
 
     #[test]
