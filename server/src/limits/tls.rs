@@ -8,22 +8,19 @@ use std::time::Duration;
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// TLS handshakes under way on a core; behind them the oldest of the address with the most ends.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
-/// Bytes that all handshakes under way on a core were sent; the oldest ends when there are more.
+/// Bytes that all handshakes under way on a core were sent; the oldest of the address with the most
+/// ends when there are more.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
 /// One of so many parts of the log core's time is for handshakes that members, or others, begin.
 pub const PEER_HANDSHAKE_PARTS: u64 = 10;
-/// One of so many parts of a core's time, or less, is for handshakes of one address that come to
-/// nothing.
-pub const WASTED_PARTS: u64 = 8;
-/// Microseconds that an address may waste at once.
-pub const WASTED_MICROSECONDS_FREE: u64 = 20_000;
-/// Microseconds that a handshake which comes to nothing costs beside its computing, for its
-/// connection.
+/// Behind a handshake that comes to nothing the next one of its address waits for so many times as
+/// long as it has cost, ...
+pub const WASTED_TIMES: u64 = 8;
+/// ... to which so many microseconds belong beside its computing, for its connection, ...
 pub const WASTED_CONNECTION_MICROSECONDS: u64 = 100;
-/// Microseconds that an address waits at most, unless more comes to nothing meanwhile: a newcomer
-/// behind an attacker of the same address is to be served within a second.
-pub const WASTED_WAIT_MICROSECONDS_MAX: u64 = 250_000;
-/// Addresses of which a core knows that they have wasted something.
+/// ... and so many microseconds at most: others of that address may be honest.
+pub const WASTED_WAIT_MICROSECONDS_MAX: u64 = 2_000;
+/// Addresses that wait for that on a core; one more does not wait.
 pub const WASTING_ADDRESSES_MAX: usize = 1_024;
 
 // Certificates.

@@ -102,10 +102,18 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     place: &HandshakePlace,
 ) -> io::Result<TlsStream<S>> {
     let mut received = first.to_vec();
+    // By the side that dials before it hears anything.
+    let mut is_begun = first.is_empty();
     loop {
         if !received.is_empty() {
-            let feeding = place.compute(|| stream.feed(&received)).await;
+            let turn = place.turn().await;
+            if !take_up(&mut stream, &mut received).await? && !is_begun {
+                // It went while it waited: nothing is computed for it.
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
+            is_begun = true;
             if let Err(error) = feeding {
                 place.failed();
                 // The other side is told why; it may be gone.
@@ -130,6 +138,28 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// Adds what has come since it began to wait for its turn; whether the other side is still there.
+async fn take_up<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut TlsStream<S>,
+    received: &mut Vec<u8>,
+) -> io::Result<bool> {
+    let mut len = received.len();
+    received.resize(limits::TLS_SMALL_READ_BYTES.max(len), 0);
+    while len < received.len() {
+        let reading = std::future::poll_fn(|context| stream.poll_receive(context, &mut received[len..]));
+        match futures_lite::future::poll_once(reading).await.transpose()? {
+            Some(0) => {
+                received.truncate(len);
+                return Ok(false);
+            }
+            Some(read) => len += read,
+            None => break,
+        }
+    }
+    received.truncate(len);
+    Ok(true)
+}
+
 async fn give_up() -> io::Result<()> {
     sleep(Duration::from_millis(100)).await;
     Ok(())
@@ -150,7 +180,7 @@ async fn check<S>(
     if stream.is_resumed() {
         let now = UnixTime::since_unix_epoch(today::now());
         let verify = || callers.verify_client_cert(own, others, now);
-        let verified = place.compute(verify).await;
+        let verified = place.turn().await.compute(verify);
         verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     }
     if material.compares_addresses {
@@ -198,18 +228,21 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
+    use futures_lite::future::block_on;
+    use futures_lite::io::Cursor;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use rustls::ServerConfig;
 
     use super::*;
     use crate::config::TlsConfig;
 
-    /// Members that records of a domain name have that domain's name, wherever they are.
-    #[test]
-    fn who_is_dialed_has_the_name_that_was_said() {
-        let dir = tempfile::tempdir().unwrap();
+    /// A server with a certificate for `d.test`, and the file of its authority.
+    fn server(dir: &Path) -> (Arc<ServerConfig>, String) {
         let file = |name: &str, text: String| {
-            let path = dir.path().join(name);
+            let path = dir.join(name);
             fs::write(&path, text).unwrap();
             path.to_str().unwrap().to_owned()
         };
@@ -223,9 +256,43 @@ mod tests {
             key_file: file("key", key.serialize_pem()),
             ..TlsConfig::default()
         };
-        let bundle = file("bundle", authority.self_signed(&of_authority).unwrap().pem());
-        let dialing = || TlsConfig { trusted_ca_file: bundle.clone(), ..TlsConfig::default() };
         let server = TlsDomain::open("peer", serving).unwrap().current().unwrap().server.clone().unwrap();
+        (server, file("bundle", authority.self_signed(&of_authority).unwrap().pem()))
+    }
+
+    fn dialing_with(bundle: &str) -> Arc<TlsDomain> {
+        let config = TlsConfig { trusted_ca_file: bundle.to_owned(), ..TlsConfig::default() };
+        TlsDomain::open("peer", config).unwrap()
+    }
+
+    /// A caller that went away while it waited for its turn: its socket has its hello and an end.
+    #[test]
+    fn nothing_is_computed_for_a_caller_that_has_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, bundle) = server(dir.path());
+        let material = dialing_with(&bundle).current_or_load().unwrap();
+        let mut hello = Vec::new();
+        dialing("d.test", &material).unwrap().write_tls(&mut hello).unwrap();
+        let (turns, from) = (HandshakeTurns::new(1), Some(IpAddr::from([10, 0, 0, 1])));
+        let session = || ServerConnection::new(Arc::clone(&server)).unwrap();
+        // Reading it to its end is the end of the connection.
+        let gone = TlsStream::new(Cursor::new(hello[24..].to_vec()), session());
+        let place = turns.enter(from);
+        let ended = block_on(converse(gone, &hello[..24], &place)).map(drop);
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(!place.has_computed());
+        // More than is taken up at once: whether there is an end behind it, nobody knows yet.
+        let long = [&hello[24..], &[0; 2 * limits::TLS_SMALL_READ_BYTES]].concat();
+        let place = turns.enter(from);
+        let stays = block_on(converse(TlsStream::new(Cursor::new(long), session()), &hello[..24], &place));
+        assert!(stays.is_err() && place.has_computed());
+    }
+
+    /// Members that records of a domain name have that domain's name, wherever they are.
+    #[test]
+    fn who_is_dialed_has_the_name_that_was_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, bundle) = server(dir.path());
         let dial = |domain: &TlsDomain| {
             let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             let mut session = rustls::ServerConnection::new(Arc::clone(&server)).unwrap();
@@ -236,9 +303,9 @@ mod tests {
             serving.join().unwrap();
             dialed.map_err(|error| error.to_string())
         };
-        let by_host = TlsDomain::open("peer", dialing()).unwrap();
+        let by_host = dialing_with(&bundle);
         assert!(dial(&by_host).is_err_and(|why| why.contains("not valid for name")));
-        let by_domain = TlsDomain::open("peer", dialing()).unwrap();
+        let by_domain = dialing_with(&bundle);
         by_domain.dial_as("d.test");
         assert_eq!(dial(&by_domain), Ok(()));
     }

@@ -1,7 +1,7 @@
 //! Handshakes of one core: how many are under way, what they hold, and whose turn it is to compute.
 //! One takes tenths of a millisecond; a thousand that come at once must not keep the core from its
-//! connections, nor the callers of one address those of another. An address of which many come to
-//! nothing waits between them.
+//! connections, nor the callers of one address those of another. An address waits a little behind
+//! each that comes to nothing.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::clock::Ticker;
 use crate::limits;
 use crate::net::tls::wasted::Wasted;
 use crate::queues::latch::Latch;
-use crate::queues::lines::Lines;
+use crate::queues::lines::{Lines, Turn};
 use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
 use crate::queues::turn::{SideWork, time_given_way};
@@ -71,7 +71,7 @@ pub(super) struct HandshakePlace {
     id: u64,
     from: u128,
     displaced: Latch,
-    /// Microseconds that will have been wasted if it comes to nothing.
+    /// Microseconds that will have been wasted if it comes to nothing: none before it has computed.
     cost: Cell<u64>,
 }
 
@@ -99,8 +99,7 @@ impl HandshakeTurns {
         let id = places.add(from, displaced.clone());
         make_room(&mut places);
         drop(places);
-        let cost = Cell::new(limits::WASTED_CONNECTION_MICROSECONDS);
-        HandshakePlace { inside, id, from, displaced, cost }
+        HandshakePlace { inside, id, from, displaced, cost: Cell::new(0) }
     }
 }
 
@@ -118,45 +117,37 @@ impl HandshakePlace {
         }
     }
 
-    /// Computes when it is the turn of its address, whose others did not come to nothing too often
-    /// of late, and behind other things of the core if handshakes have computed for a while.
-    pub(super) async fn compute<T>(&self, computing: impl FnOnce() -> T) -> T {
-        let Inside { clock, addresses, all, work, rests_until, parts, .. } = &*self.inside;
-        let _of_address = addresses.turn(self.from).await;
-        self.atone().await;
-        let _of_all = all.turn(ALL).await;
+    /// Resolves when it is its turn: behind those of its address that came before, the first time
+    /// also behind what one of these has wasted, and behind other things of the core if handshakes
+    /// have computed for a while.
+    pub(super) async fn turn(&self) -> HandshakeTurn<'_> {
+        let Inside { clock, addresses, all, work, .. } = &*self.inside;
+        let of_address = addresses.turn(self.from).await;
+        if self.cost.get() == 0 {
+            // Once, and not for what comes to nothing meanwhile.
+            let wait = self.inside.wasted.borrow().wait(self.from, clock.microseconds());
+            sleep(Duration::from_micros(wait)).await;
+        }
+        let of_all = all.turn(ALL).await;
         // Used up until the rest is over: this one may be given up in the middle of it.
         match self.inside.rest(clock.microseconds()) {
             None => {}
+            Some(0) => {
+                let others_took = time_given_way(*clock).await;
+                work.borrow_mut().gave_way(others_took);
+            }
             Some(rest) => {
-                if rest == 0 {
-                    let others_took = time_given_way(*clock).await;
-                    work.borrow_mut().gave_way(others_took);
-                } else {
-                    sleep(Duration::from_micros(rest)).await;
-                    work.borrow_mut().rested();
-                }
+                sleep(Duration::from_micros(rest)).await;
+                work.borrow_mut().rested();
             }
         }
-        let began = clock.microseconds();
-        let result = computing();
-        let ended = clock.microseconds();
-        let took = ended.saturating_sub(began);
-        work.borrow_mut().took(took);
-        self.cost.set(self.cost.get().saturating_add(took));
-        rests_until.set(ended + work.borrow().microseconds() * (parts - 1));
-        result
+        HandshakeTurn { place: self, _lines: (of_address, of_all) }
     }
 
-    /// Waits until the address has paid for what it has wasted; more may come to nothing meanwhile.
-    async fn atone(&self) {
-        loop {
-            let wait = self.inside.wasted.borrow().wait(self.from, self.inside.clock.microseconds());
-            if wait == 0 {
-                return;
-            }
-            sleep(Duration::from_micros(wait)).await;
-        }
+    /// Something was computed for it that is not paid for.
+    #[cfg(test)]
+    pub(super) fn has_computed(&self) -> bool {
+        self.cost.get() > 0 || !self.inside.wasted.borrow().is_empty()
     }
 
     /// The handshake is done: nothing was wasted.
@@ -164,13 +155,38 @@ impl HandshakePlace {
         self.cost.set(0);
     }
 
-    /// It comes to nothing, which the address pays for; once, also where this is said again.
+    /// It comes to nothing: the next one of its address waits for what it has cost; once, also
+    /// where this is said again.
     pub(super) fn failed(&self) {
         let cost = self.cost.take();
         if cost > 0 {
             let now = self.inside.clock.microseconds();
             self.inside.wasted.borrow_mut().charge(self.from, cost, now);
         }
+    }
+}
+
+/// The turn of a handshake, for one computation. It ends by being dropped.
+pub(super) struct HandshakeTurn<'p> {
+    place: &'p HandshakePlace,
+    _lines: (Turn<'p>, Turn<'p>),
+}
+
+impl HandshakeTurn<'_> {
+    /// Computes.
+    pub(super) fn compute<T>(self, computing: impl FnOnce() -> T) -> T {
+        let HandshakePlace { inside, cost, .. } = self.place;
+        let began = inside.clock.microseconds();
+        let result = computing();
+        let ended = inside.clock.microseconds();
+        let took = ended.saturating_sub(began);
+        if cost.get() == 0 {
+            cost.set(limits::WASTED_CONNECTION_MICROSECONDS);
+        }
+        cost.set(cost.get().saturating_add(took));
+        inside.work.borrow_mut().took(took);
+        inside.rests_until.set(ended + inside.work.borrow().microseconds() * (inside.parts - 1));
+        result
     }
 }
 
@@ -262,7 +278,7 @@ mod tests {
         let from = |text: &str| Some(text.parse().unwrap());
         let (here, there) = (turns.enter(from("10.0.0.2")), turns.enter(from("10.0.0.1")));
         let compute = async |place: &HandshakePlace, number: usize| {
-            place.compute(|| computed.borrow_mut().push(number)).await;
+            place.turn().await.compute(|| computed.borrow_mut().push(number));
         };
         block_on(async {
             let computes = turns.0.all.turn(ALL).await;
@@ -282,30 +298,35 @@ mod tests {
     }
 
     #[test]
-    fn an_address_pays_for_handshakes_that_come_to_nothing() {
+    fn an_address_waits_behind_a_handshake_that_came_to_nothing_and_no_other_does() {
         let turns = HandshakeTurns::new(1);
-        let (here, there) = (Some(IpAddr::from([10, 0, 0, 2])), Some(IpAddr::from([10, 0, 0, 1])));
-        let wait = |from| turns.0.wasted.borrow().wait(address(from), turns.0.clock.microseconds());
+        let [here, there] = [2, 1].map(|last| Some(IpAddr::from([10, 0, 0, last])));
+        let is_told = || turns.0.wasted.borrow().wait(address(here), 0) > 0;
         on_a_core(async {
-            for _ in 0..1_000 {
-                let place = turns.enter(here);
-                place.compute(|| ()).await;
-                place.done();
-            }
-            assert_eq!(wait(here), 0, "however many come to something");
-            let free = limits::WASTED_MICROSECONDS_FREE / limits::WASTED_CONNECTION_MICROSECONDS;
-            (0..2 * free).for_each(|_| drop(turns.enter(here)));
-            assert!(wait(here) > 0 && wait(there) == 0);
-            let place = turns.enter(here);
-            let mut waits = Box::pin(place.compute(|| ()));
+            drop(turns.enter(here));
+            let done = turns.enter(here);
+            done.turn().await.compute(|| ());
+            done.done();
+            drop(done);
+            assert!(!is_told(), "one that has computed nothing, and one that is done");
+            let failed = turns.enter(here);
+            failed.turn().await.compute(|| ());
+            failed.failed();
+            assert!(is_told());
+            // Later than now, or a slow machine would have it over.
+            let later = turns.0.clock.microseconds() + 100_000;
+            turns.0.wasted.borrow_mut().charge(address(here), 1, later);
+            let (first, second) = (turns.enter(here), turns.enter(here));
+            let mut waits = Box::pin(first.turn());
             assert!(poll_once(&mut waits).await.is_none());
-            turns.enter(there).compute(|| ()).await;
-            waits.await;
-            assert_eq!(wait(here), 0);
-            place.cost.set(limits::WASTED_WAIT_MICROSECONDS_MAX);
-            place.failed();
-            assert!(wait(here) > 0 && place.cost.get() == 0, "it pays once");
+            let mut behind = Box::pin(second.turn());
+            assert!(poll_once(&mut behind).await.is_none());
+            turns.enter(there).turn().await.compute(|| ());
+            drop(waits); // given up: the next one has its place
+            behind.await.compute(|| ());
+            assert!(turns.0.clock.microseconds() >= later);
         });
+        assert!(turns.0.addresses.is_empty() && turns.0.all.is_empty());
     }
 
     /// A handshake that computes for 2 ms has the core rest for 18, whoever is given up meanwhile.
@@ -316,11 +337,12 @@ mod tests {
             let turns = HandshakeTurns::new(parts);
             let clock = Ticker::new();
             assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
-            let ended = block_on(turns.enter(None).compute(|| {
+            let place = turns.enter(None);
+            let ended = block_on(place.turn()).compute(|| {
                 let began = clock.microseconds();
                 while clock.microseconds() < began + 2_000 {}
                 turns.0.clock.microseconds()
-            }));
+            });
             assert!(turns.0.rest(ended).is_some_and(|rest| rest >= least));
             assert_eq!(turns.0.rest(ended + 60_000_000), Some(0), "it gives way all the same");
         }

@@ -70,15 +70,6 @@ fn over(address: SocketAddr, config: Arc<ClientConfig>) -> std::io::Result<Sessi
     Ok(StreamOwned::new(ClientConnection::new(config, host).unwrap(), socket))
 }
 
-/// The first bytes of a session without a certificate.
-pub(super) fn hello(authority: &Authority) -> Vec<u8> {
-    let config = Arc::new(builder(authority, &[]).with_no_client_auth());
-    let host = ServerName::try_from("localhost").unwrap();
-    let mut bytes = Vec::new();
-    ClientConnection::new(config, host).unwrap().write_tls(&mut bytes).unwrap();
-    bytes
-}
-
 /// The answer over HTTP/1.1 to a request at an address, in a session of its own.
 pub(super) fn ask(address: SocketAddr, authority: &Authority, line: &str) -> std::io::Result<String> {
     answer(&mut over(address, Arc::new(builder(authority, &[]).with_no_client_auth()))?, line)
