@@ -483,7 +483,7 @@ pub const TURN_MICROSECONDS_MIN: u64 = 100;
 pub const BATCH_MICROSECONDS: u64 = 1_000;
 /// Frames or calls that a connection processes before it looks at the clock.
 pub const BATCH_STEPS: u32 = 16;
-/// Calls with a wrong token, or with none where it takes one, that it refuses in one turn.
+/// Calls with a wrong token behind which it leaves the rest of its input to its next turn.
 pub const STRANGE_CALLS_PER_TURN: u32 = 16;
 /// Bytes of replies behind which it looks at the clock sooner.
 pub const BATCH_BYTES: usize = 64 * 1024;

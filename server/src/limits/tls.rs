@@ -20,6 +20,8 @@ pub const WASTED_TIMES: u64 = 8;
 pub const WASTED_CONNECTION_MICROSECONDS: u64 = 100;
 /// ... and so many microseconds at most: others of that address may be honest.
 pub const WASTED_WAIT_MICROSECONDS_MAX: u64 = 2_000;
+/// Microseconds in which handshakes of an address wait for those that came to nothing together.
+pub const WASTED_MICROSECONDS_KEPT: u64 = 100_000;
 /// Addresses that wait for that on a core; one more does not wait.
 pub const WASTING_ADDRESSES_MAX: usize = 1_024;
 

@@ -3,6 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -10,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use futures_lite::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::Out;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::limits;
 use crate::net::closing::ClosingLine;
@@ -46,6 +48,28 @@ pub(super) trait Transport {
     /// Bytes of this connection that are in memory beside those of its reader and its sender.
     fn held(&self) -> TransportBytes {
         TransportBytes::default()
+    }
+}
+
+/// A socket that knows whether there is still somebody at the other end.
+pub(crate) trait HangUp {
+    /// The other side has closed, or sends nothing more: also where what it has sent was not read.
+    fn has_hung_up(&self) -> bool;
+}
+
+impl HangUp for TcpStream {
+    fn has_hung_up(&self) -> bool {
+        // SAFETY: the stream, which is borrowed for as long, has the descriptor.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) };
+        let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+        // It does not wait. HUP and ERR are told without being asked for.
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
+    }
+}
+
+impl HangUp for Socket {
+    fn has_hung_up(&self) -> bool {
+        self.opened.as_ref().is_none_or(|(stream, ..)| stream.has_hung_up())
     }
 }
 

@@ -35,6 +35,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/duties/reserve.rs",
     "server/src/net/connection.rs",
     "server/src/net/listen.rs",
+    "server/src/net/socket.rs",
     "server/src/net/mod.rs",
     "server/src/net/socket.rs",
     "server/src/peer/accept.rs",
@@ -62,6 +63,7 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "server/src/disk/unreadable.rs",
     "server/src/memory.rs",
     "server/src/net/listen.rs",
+    "server/src/net/socket.rs",
     "server/src/threads.rs",
 ];
 

@@ -9,7 +9,7 @@ pub(super) struct InputBatch {
     steps: u32,
     /// Bytes of replies that waited to be sent when the clock was last asked.
     backlog: usize,
-    /// Calls without the right token.
+    /// Calls with wrong tokens.
     strange: u32,
     is_over: bool,
 }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_over_behind_a_few_calls_without_the_right_token() {
+    fn a_turn_is_over_behind_a_few_calls_with_wrong_tokens() {
         let mut batch = InputBatch::default();
         let mut step = |is_strange: bool| {
             if is_strange {

@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 
 use crate::limits;
+use crate::net::socket::HangUp;
 use crate::net::tls::address;
 use crate::net::tls::der::Certificate;
 use crate::net::tls::domain::TlsDomain;
@@ -34,7 +35,7 @@ pub(crate) struct Accepted<S> {
 ///
 /// # Errors
 /// Why there is no session.
-pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn accept<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     socket: S,
     first: &[u8],
     from: Option<IpAddr>,
@@ -59,7 +60,7 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ///
 /// # Errors
 /// Why there is none.
-pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn connect<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     socket: S,
     host: &str,
     domain: &TlsDomain,
@@ -96,24 +97,24 @@ async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &Handshak
 }
 
 /// Says and hears what a handshake needs.
-async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     mut stream: TlsStream<S>,
     first: &[u8],
     place: &HandshakePlace,
 ) -> io::Result<TlsStream<S>> {
     let mut received = first.to_vec();
-    // By the side that dials before it hears anything.
-    let mut is_begun = first.is_empty();
+    // The side that dials has spoken before it hears anything.
+    let mut has_spoken = first.is_empty();
     loop {
         if !received.is_empty() {
             let turn = place.turn().await;
-            if !take_up(&mut stream, &mut received).await? && !is_begun {
+            if !has_spoken && stream.has_hung_up() {
                 // It went while it waited: nothing is computed for it.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
-            is_begun = true;
+            has_spoken |= stream.has_records();
             if let Err(error) = feeding {
                 place.failed();
                 // The other side is told why; it may be gone.
@@ -136,28 +137,6 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
         }
         received.truncate(read);
     }
-}
-
-/// Adds what has come since it began to wait for its turn; whether the other side is still there.
-async fn take_up<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: &mut TlsStream<S>,
-    received: &mut Vec<u8>,
-) -> io::Result<bool> {
-    let mut len = received.len();
-    received.resize(limits::TLS_SMALL_READ_BYTES.max(len), 0);
-    while len < received.len() {
-        let reading = std::future::poll_fn(|context| stream.poll_receive(context, &mut received[len..]));
-        match futures_lite::future::poll_once(reading).await.transpose()? {
-            Some(0) => {
-                received.truncate(len);
-                return Ok(false);
-            }
-            Some(read) => len += read,
-            None => break,
-        }
-    }
-    received.truncate(len);
-    Ok(true)
 }
 
 async fn give_up() -> io::Result<()> {
@@ -228,16 +207,18 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::{Read as _, Write as _};
     use std::path::Path;
 
-    use futures_lite::future::block_on;
-    use futures_lite::io::Cursor;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
     use rustls::ServerConfig;
 
     use super::*;
     use crate::config::TlsConfig;
+    use crate::net::listen::connect_file;
+    use crate::queues::sleep::on_a_core;
+    use crate::queues::turn::give_way;
 
     /// A server with a certificate for `d.test`, and the file of its authority.
     fn server(dir: &Path) -> (Arc<ServerConfig>, String) {
@@ -265,7 +246,6 @@ mod tests {
         TlsDomain::open("peer", config).unwrap()
     }
 
-    /// A caller that went away while it waited for its turn: its socket has its hello and an end.
     #[test]
     fn nothing_is_computed_for_a_caller_that_has_gone() {
         let dir = tempfile::tempdir().unwrap();
@@ -273,19 +253,33 @@ mod tests {
         let material = dialing_with(&bundle).current_or_load().unwrap();
         let mut hello = Vec::new();
         dialing("d.test", &material).unwrap().write_tls(&mut hello).unwrap();
-        let (turns, from) = (HandshakeTurns::new(1), Some(IpAddr::from([10, 0, 0, 1])));
-        let session = || ServerConnection::new(Arc::clone(&server)).unwrap();
-        // Reading it to its end is the end of the connection.
-        let gone = TlsStream::new(Cursor::new(hello[24..].to_vec()), session());
-        let place = turns.enter(from);
-        let ended = block_on(converse(gone, &hello[..24], &place)).map(drop);
-        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(!place.has_computed());
-        // More than is taken up at once: whether there is an end behind it, nobody knows yet.
-        let long = [&hello[24..], &[0; 2 * limits::TLS_SMALL_READ_BYTES]].concat();
-        let place = turns.enter(from);
-        let stays = block_on(converse(TlsStream::new(Cursor::new(long), session()), &hello[..24], &place));
-        assert!(stays.is_err() && place.has_computed());
+        let (path, turns) = (dir.path().join("socket"), HandshakeTurns::new(1));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // It goes behind its last byte, which is in the socket and is read all the same, or behind
+        // the first byte of an answer.
+        let has_computed = |goes: bool| {
+            on_a_core(async {
+                let ours = connect_file(&path).unwrap();
+                let mut theirs = listener.accept().unwrap().0;
+                theirs.write_all(&hello[24..]).unwrap();
+                let leaving = std::thread::spawn(move || {
+                    let heard = goes || theirs.read_exact(&mut [0]).is_ok();
+                    theirs.shutdown(std::net::Shutdown::Both).is_ok() && heard
+                });
+                while goes && !ours.has_hung_up() {
+                    give_way().await;
+                }
+                let session = ServerConnection::new(Arc::clone(&server)).unwrap();
+                let place = turns.enter(None);
+                let ended = converse(TlsStream::new(ours, session), &hello[..24], &place).await;
+                assert!(ended.is_err() && leaving.join().unwrap());
+                let has_computed = place.has_computed();
+                place.done();
+                has_computed
+            })
+        };
+        assert!(has_computed(false));
+        assert!(!has_computed(true));
     }
 
     /// Members that records of a domain name have that domain's name, wherever they are.

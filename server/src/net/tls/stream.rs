@@ -16,7 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind};
 
 use crate::limits;
-use crate::net::socket::{Transport, TransportBytes};
+use crate::net::socket::{HangUp, Transport, TransportBytes};
 use crate::net::tls::records::Records;
 use crate::queues::turn::NextTurn;
 
@@ -73,6 +73,11 @@ impl<S> TlsStream<S> {
             pauses: false,
             next_turn: None,
         }
+    }
+
+    /// There is something to be said.
+    pub(super) fn has_records(&self) -> bool {
+        self.session.wants_write()
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -164,6 +169,12 @@ impl<S> TlsStream<S> {
     /// that is not whole than its own bound says.
     pub(super) fn received(&self) -> usize {
         self.unfinished.min(limits::TLS_UNFINISHED_BYTES) + self.readable + self.unfed.capacity()
+    }
+}
+
+impl<S: HangUp> TlsStream<S> {
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.socket.has_hung_up()
     }
 }
 

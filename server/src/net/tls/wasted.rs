@@ -1,9 +1,8 @@
 //! The price of handshakes that came to nothing, by the address that they came from.
 //!
 //! The next handshake of the same address waits for some times as long as such a one has cost, and
-//! never long: others behind that address may be honest. It is enough to keep callers that fail
-//! again and again from taking the whole core. Handshakes that succeed cost nothing, however many
-//! they are.
+//! never long: others behind that address may be honest. Handshakes that succeed cost nothing,
+//! however many they are.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +15,16 @@ pub(super) struct Wasted(BTreeMap<u128, u64>);
 impl Wasted {
     /// The core has spent so many microseconds on a handshake that came to nothing.
     pub(super) fn charge(&mut self, from: u128, microseconds: u64, now: u64) {
-        if self.0.len() >= limits::WASTING_ADDRESSES_MAX {
+        let is_full = |waiting: &BTreeMap<_, _>| waiting.len() >= limits::WASTING_ADDRESSES_MAX;
+        if is_full(&self.0) && !self.0.contains_key(&from) {
             self.0.retain(|_, until| *until > now);
-        }
-        if self.0.len() >= limits::WASTING_ADDRESSES_MAX {
-            return; // of so many, this one is forgiven
+            if is_full(&self.0) {
+                return; // of so many, this one is forgiven
+            }
         }
         let until = self.0.entry(from).or_default();
         let wait = microseconds.saturating_mul(limits::WASTED_TIMES);
-        *until = (*until).max(now).saturating_add(wait).min(now + limits::WASTED_WAIT_MICROSECONDS_MAX);
+        *until = (*until).max(now).saturating_add(wait).min(now + limits::WASTED_MICROSECONDS_KEPT);
     }
 
     /// Nothing was wasted yet.
@@ -33,9 +33,10 @@ impl Wasted {
         self.0.is_empty()
     }
 
-    /// Microseconds until a handshake of this address may have its turn.
+    /// Microseconds that the next handshake of this address waits.
     pub(super) fn wait(&self, from: u128, now: u64) -> u64 {
-        self.0.get(&from).map_or(0, |until| until.saturating_sub(now))
+        let left = self.0.get(&from).map_or(0, |until| until.saturating_sub(now));
+        left.min(limits::WASTED_WAIT_MICROSECONDS_MAX)
     }
 }
 
@@ -52,8 +53,12 @@ mod tests {
         wasted.charge(7, 20, 1_030);
         assert_eq!(wasted.wait(7, 1_030), 30 * limits::WASTED_TIMES - 30, "for both of them");
         (0..1_000).for_each(|_| wasted.charge(7, 300, 2_000));
-        assert_eq!(wasted.wait(7, 2_000), most, "and never long");
-        assert_eq!((wasted.wait(7, 2_000 + most - 1), wasted.wait(7, 2_000 + most)), (1, 0));
+        // Many that came to nothing together: several wait for them, and none of them long.
+        let end = 2_000 + limits::WASTED_MICROSECONDS_KEPT;
+        for now in [2_000, end / 2, end - most] {
+            assert_eq!(wasted.wait(7, now), most, "at {now}");
+        }
+        assert_eq!((wasted.wait(7, end - 1), wasted.wait(7, end)), (1, 0));
         wasted.charge(7, u64::MAX, 9_000_000);
         assert_eq!(wasted.wait(7, 9_000_000), most);
     }
@@ -64,7 +69,8 @@ mod tests {
         (0..2 * max as u128).for_each(|from| wasted.charge(from, 1_000, 0));
         assert_eq!(wasted.0.len(), max);
         assert!(wasted.wait(0, 0) > 0 && wasted.wait(2 * max as u128 - 1, 0) == 0);
-        wasted.charge(7, 1_000, 60_000_000);
-        assert!(wasted.0.len() == 1 && wasted.wait(7, 60_000_000) > 0);
+        let new = u128::MAX;
+        wasted.charge(new, 1_000, 60_000_000);
+        assert!(wasted.0.len() == 1 && wasted.wait(new, 60_000_000) > 0);
     }
 }
