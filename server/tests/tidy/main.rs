@@ -35,7 +35,6 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/duties/reserve.rs",
     "server/src/net/connection.rs",
     "server/src/net/listen.rs",
-    "server/src/net/socket.rs",
     "server/src/net/mod.rs",
     "server/src/net/socket.rs",
     "server/src/peer/accept.rs",

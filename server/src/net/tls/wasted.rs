@@ -23,7 +23,9 @@ impl Wasted {
             }
         }
         let until = self.0.entry(from).or_default();
-        let wait = microseconds.saturating_mul(limits::WASTED_TIMES);
+        // A single one, however long it took, has one handshake wait.
+        let wait =
+            microseconds.saturating_mul(limits::WASTED_TIMES).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
         *until = (*until).max(now).saturating_add(wait).min(now + limits::WASTED_MICROSECONDS_KEPT);
     }
 
