@@ -27,11 +27,6 @@ pub struct FairBounds {
     pub part_max: usize,
 }
 
-impl FairBounds {
-    /// None: something else bounds what waits.
-    pub const NONE: Self = Self { all_max: usize::MAX, part_max: usize::MAX };
-}
-
 /// The parts of one level, none of them empty. Every part is in `turns` and in `by_len` once.
 #[derive(Debug)]
 struct Parts<T> {

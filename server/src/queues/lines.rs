@@ -36,14 +36,14 @@ impl Lines {
     }
 
     /// All lines are empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
     }
 
     /// How many wait in a line.
-    #[must_use]
-    pub fn waiting(&self, line: u128) -> usize {
+    #[cfg(test)]
+    fn waiting(&self, line: u128) -> usize {
         self.0.borrow().get(&line).map_or(0, VecDeque::len)
     }
 }
