@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -51,25 +51,37 @@ pub(super) trait Transport {
     }
 }
 
-/// A socket that knows whether there is still somebody at the other end.
-pub(crate) trait HangUp {
-    /// The other side has closed, or sends nothing more: also where what it has sent was not read.
-    fn has_hung_up(&self) -> bool;
+/// How much of a connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The other side sends nothing more, or has closed.
+    Sending,
+    /// The connection was reset, or both directions have ended: nothing that is sent arrives.
+    Both,
 }
 
-impl HangUp for TcpStream {
-    fn has_hung_up(&self) -> bool {
-        // SAFETY: the stream, which is borrowed for as long, has the descriptor.
-        let socket = unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) };
-        let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-        // It does not wait. HUP and ERR are told without being asked for.
+/// A socket that knows whether there is still somebody at the other end.
+pub(crate) trait HangUp {
+    /// So much of the connection has ended: also where what was received is not read yet.
+    fn has_hung_up(&self, ended: Ended) -> bool;
+}
+
+impl<S: AsFd> HangUp for S {
+    fn has_hung_up(&self, ended: Ended) -> bool {
+        // HUP and ERR are told without being asked for.
+        let asked = match ended {
+            Ended::Sending => PollFlags::RDHUP,
+            Ended::Both => PollFlags::empty(),
+        };
+        let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), asked)];
+        // It does not wait.
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
     }
 }
 
 impl HangUp for Socket {
-    fn has_hung_up(&self) -> bool {
-        self.opened.as_ref().is_none_or(|(stream, ..)| stream.has_hung_up())
+    fn has_hung_up(&self, ended: Ended) -> bool {
+        self.opened.as_ref().is_none_or(|(stream, ..)| stream.has_hung_up(ended))
     }
 }
 

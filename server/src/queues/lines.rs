@@ -43,7 +43,7 @@ impl Lines {
 
     /// How many wait in a line.
     #[cfg(test)]
-    fn waiting(&self, line: u128) -> usize {
+    pub(crate) fn waiting(&self, line: u128) -> usize {
         self.0.borrow().get(&line).map_or(0, VecDeque::len)
     }
 }

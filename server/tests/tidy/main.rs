@@ -62,7 +62,6 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "server/src/disk/unreadable.rs",
     "server/src/memory.rs",
     "server/src/net/listen.rs",
-    "server/src/net/socket.rs",
     "server/src/threads.rs",
 ];
 

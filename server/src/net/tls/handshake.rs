@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 
 use crate::limits;
-use crate::net::socket::HangUp;
+use crate::net::socket::{Ended, HangUp};
 use crate::net::tls::address;
 use crate::net::tls::der::Certificate;
 use crate::net::tls::domain::TlsDomain;
@@ -107,11 +107,11 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     let mut has_spoken = first.is_empty();
     loop {
         if !received.is_empty() {
-            let turn = place.turn().await;
-            if !has_spoken && stream.has_hung_up() {
-                // It went while it waited: nothing is computed for it.
+            // Behind the answer a caller may have said all that it has to say.
+            let ended = if has_spoken { Ended::Both } else { Ended::Sending };
+            let Some(turn) = place.turn(|| stream.has_hung_up(ended)).await else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
-            }
+            };
             let feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
             has_spoken |= stream.has_records();
@@ -146,7 +146,7 @@ async fn give_up() -> io::Result<()> {
 
 /// The rest of the rules for a caller: its certificate, if the session goes on from an earlier one,
 /// and its address. The common name of its certificate, if callers are known by that.
-async fn check<S>(
+async fn check<S: HangUp>(
     stream: &TlsStream<S>,
     from: Option<IpAddr>,
     material: &Material,
@@ -159,7 +159,8 @@ async fn check<S>(
     if stream.is_resumed() {
         let now = UnixTime::since_unix_epoch(today::now());
         let verify = || callers.verify_client_cert(own, others, now);
-        let verified = place.turn().await.compute(verify);
+        let turn = place.turn(|| stream.has_hung_up(Ended::Both)).await;
+        let verified = turn.ok_or(io::ErrorKind::UnexpectedEof)?.compute(verify);
         verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     }
     if material.compares_addresses {
@@ -208,7 +209,13 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 mod tests {
     use std::fs;
     use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::os::fd::AsFd as _;
     use std::path::Path;
+    use std::sync::mpsc::Receiver;
+
+    use futures_lite::AsyncReadExt as _;
+    use futures_lite::future::poll_once;
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
@@ -266,20 +273,129 @@ mod tests {
                     let heard = goes || theirs.read_exact(&mut [0]).is_ok();
                     theirs.shutdown(std::net::Shutdown::Both).is_ok() && heard
                 });
-                while goes && !ours.has_hung_up() {
+                while goes && !ours.has_hung_up(Ended::Sending) {
                     give_way().await;
                 }
                 let session = ServerConnection::new(Arc::clone(&server)).unwrap();
                 let place = turns.enter(None);
                 let ended = converse(TlsStream::new(ours, session), &hello[..24], &place).await;
                 assert!(ended.is_err() && leaving.join().unwrap());
-                let has_computed = place.has_computed();
+                let has_computed = place.cost() > 0;
                 place.done();
                 has_computed
             })
         };
         assert!(has_computed(false));
         assert!(!has_computed(true));
+    }
+
+    /// What a caller has sent before it leaves, and while its handshake waits for a turn.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Leaving {
+        /// Half a hello; the rest, and the end of what it sends.
+        HalfAHello,
+        /// A hello; what it says behind the answer, and the end of what it sends.
+        Finished,
+        /// The same, and it resets the connection.
+        Reset,
+    }
+
+    /// The caller's side; it goes on when it is told.
+    fn leave(
+        mut theirs: TcpStream,
+        mut session: ClientConnection,
+        hello: [&[u8]; 2],
+        leaving: Leaving,
+        go_on: &Receiver<()>,
+    ) {
+        theirs.write_all(hello[0]).unwrap();
+        go_on.recv().unwrap();
+        theirs.write_all(hello[1]).unwrap();
+        while leaving != Leaving::HalfAHello && session.is_handshaking() {
+            session.complete_io(&mut theirs).unwrap();
+        }
+        if leaving == Leaving::Reset {
+            go_on.recv().unwrap();
+            rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
+            return;
+        }
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let told = theirs.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(told > 0, leaving == Leaving::Finished);
+    }
+
+    /// A caller leaves while its handshake waits for its second turn: how that ends, and whether
+    /// something was computed then.
+    fn left(leaving: Leaving) -> (io::Result<()>, bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, bundle) = server(dir.path());
+        let mut session = dialing("d.test", &dialing_with(&bundle).current_or_load().unwrap()).unwrap();
+        let mut hello = Vec::new();
+        session.write_tls(&mut hello).unwrap();
+        let half = if leaving == Leaving::HalfAHello { hello.len() / 2 } else { hello.len() };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        on_a_core(async {
+            let address = listener.local_addr().unwrap();
+            let mut ours = glommio::net::TcpStream::connect(address).await.unwrap();
+            let theirs = listener.accept().unwrap().0;
+            let mut first = vec![0; half];
+            let caller = std::thread::spawn(move || {
+                let (front, rest) = hello.split_at(half);
+                leave(theirs, session, [front, rest], leaving, &told);
+            });
+            let (turns, socket) = (HandshakeTurns::new(1), ours.as_fd().try_clone_to_owned().unwrap());
+            let (place, other) = (turns.enter(None), turns.enter(None));
+            ours.read_exact(&mut first).await.unwrap();
+            let session = ServerConnection::new(server).unwrap();
+            let mut conversing = Box::pin(converse(TlsStream::new(ours, session), &first, &place));
+            let mut until = async |is_so: &dyn Fn() -> bool| {
+                while !is_so() {
+                    assert!(poll_once(&mut conversing).await.is_none());
+                    give_way().await;
+                }
+            };
+            until(&|| place.cost() > 0).await;
+            let turn = other.turn(|| false).await.unwrap();
+            tell.send(()).unwrap();
+            until(&|| turns.waiting() > 0).await;
+            let computed = place.cost();
+            let _ = tell.send(()); // the others do not wait for it
+            let ended = if leaving == Leaving::Reset { Ended::Both } else { Ended::Sending };
+            until(&|| socket.has_hung_up(ended)).await;
+            drop(turn);
+            drop(socket);
+            let ended = conversing.await.map(drop);
+            let has_computed = place.cost() > computed;
+            caller.join().unwrap();
+            (ended, has_computed)
+        })
+    }
+
+    #[test]
+    fn a_handshake_goes_on_while_its_caller_can_hear_of_it() {
+        let (ended, has_computed) = left(Leaving::Finished);
+        assert!(ended.is_ok() && has_computed, "{ended:?}");
+        for leaving in [Leaving::HalfAHello, Leaving::Reset] {
+            let (ended, has_computed) = left(leaving);
+            assert!(ended.is_err() && !has_computed, "{leaving:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_malformed_record_has_cost_is_wasted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _) = server(dir.path());
+        on_a_core(async {
+            let path = dir.path().join("socket");
+            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let (ours, _theirs) = (connect_file(&path).unwrap(), listener.accept().unwrap());
+            let turns = HandshakeTurns::new(1);
+            let place = turns.enter(None);
+            let session = ServerConnection::new(server).unwrap();
+            let ended = converse(TlsStream::new(ours, session), &[0x16, 3, 1, 0xff, 0xff], &place).await;
+            assert!(ended.is_err() && turns.has_wasted());
+        });
     }
 
     /// Members that records of a domain name have that domain's name, wherever they are.

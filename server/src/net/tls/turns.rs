@@ -1,7 +1,7 @@
 //! Handshakes of one core: how many are under way, what they hold, and whose turn it is to compute.
 //! One takes tenths of a millisecond; a thousand that come at once must not keep the core from its
-//! connections, nor the callers of one address those of another. An address waits a little behind
-//! each that comes to nothing.
+//! connections, nor the callers of one address those of another. New handshakes of an address wait a
+//! little for those that came to nothing.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -24,11 +24,14 @@ pub(crate) struct HandshakeTurns(Rc<Inside>);
 #[derive(Debug)]
 struct Inside {
     clock: Ticker,
-    places: RefCell<Places<Latch>>,
-    /// Those that wait for a turn, each in the line of its address. All have places, which bounds
-    /// them.
-    addresses: Lines,
-    /// The first ones of all addresses in one line, of which one computes, or gives way.
+    places: RefCell<Places<(u128, Stage), Latch>>,
+    /// Those that wait for their first turn, each in the line of its address. All have places, which
+    /// bounds them.
+    new: Lines,
+    /// Those that have computed and wait for another turn, in the same way: they do not wait behind
+    /// new ones, which may wait for what was wasted.
+    begun: Lines,
+    /// The first ones of all these lines in one, of which one computes, or gives way.
     all: Lines,
     wasted: RefCell<Wasted>,
     /// The computing, since others had their turn.
@@ -48,9 +51,18 @@ impl Inside {
     }
 }
 
-/// Those of the address that holds the most lose their places, oldest first, while there is too
-/// much: callers that mean it are done long before.
-fn make_room(places: &mut Places<Latch>) {
+/// How far a handshake is: those of an address that wait for their first turn are one group, and
+/// those that have computed another. Where more come than can be computed for, the new ones lose
+/// their places, for which nothing was computed yet, and not those that have begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    New,
+    Begun,
+}
+
+/// Those of the group that holds the most lose their places, oldest first, while there is too much:
+/// callers that mean it are done long before.
+fn make_room(places: &mut Places<(u128, Stage), Latch>) {
     loop {
         let most = if places.len() > limits::HANDSHAKES_PER_CORE_MAX {
             Most::Places
@@ -82,7 +94,8 @@ impl HandshakeTurns {
         Self(Rc::new(Inside {
             clock: Ticker::new(),
             places: RefCell::default(),
-            addresses: Lines::default(),
+            new: Lines::default(),
+            begun: Lines::default(),
             all: Lines::default(),
             wasted: RefCell::default(),
             work: RefCell::default(),
@@ -92,14 +105,27 @@ impl HandshakeTurns {
     }
 
     /// A place for one more of this address; when there are too many, the oldest one of the address
-    /// that has the most loses its own.
+    /// that has the most loses its own: of those that have begun or of those that have not, by
+    /// which are more.
     pub(super) fn enter(&self, from: Option<IpAddr>) -> HandshakePlace {
         let (inside, from, displaced) = (Rc::clone(&self.0), address(from), Latch::default());
         let mut places = inside.places.borrow_mut();
-        let id = places.add(from, displaced.clone());
+        let id = places.add((from, Stage::New), displaced.clone());
         make_room(&mut places);
         drop(places);
         HandshakePlace { inside, id, from, displaced, cost: Cell::new(0) }
+    }
+
+    /// Something that was computed came to nothing.
+    #[cfg(test)]
+    pub(super) fn has_wasted(&self) -> bool {
+        !self.0.wasted.borrow().is_empty()
+    }
+
+    /// How many are behind the one whose turn it is.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.0.all.waiting(ALL)
     }
 }
 
@@ -119,14 +145,18 @@ impl HandshakePlace {
 
     /// Resolves when it is its turn: behind those of its address that came before, the first time
     /// also behind what one of these has wasted, and behind other things of the core if handshakes
-    /// have computed for a while.
-    pub(super) async fn turn(&self) -> HandshakeTurn<'_> {
-        let Inside { clock, addresses, all, work, .. } = &*self.inside;
-        let of_address = addresses.turn(self.from).await;
-        if self.cost.get() == 0 {
-            // Once, and not for what comes to nothing meanwhile.
+    /// have computed for a while. None if the caller is gone by then.
+    pub(super) async fn turn(&self, is_gone: impl Fn() -> bool) -> Option<HandshakeTurn<'_>> {
+        let Inside { clock, new, begun, all, work, .. } = &*self.inside;
+        let is_new = self.cost.get() == 0;
+        let of_address = if is_new { new } else { begun }.turn(self.from).await;
+        if is_new {
+            // Once, and not for what comes to nothing meanwhile. A caller that has gone is not in
+            // the way of those behind it.
             let wait = self.inside.wasted.borrow().wait(self.from, clock.microseconds());
-            sleep(Duration::from_micros(wait)).await;
+            if wait > 0 && !is_gone() {
+                sleep(Duration::from_micros(wait)).await;
+            }
         }
         let of_all = all.turn(ALL).await;
         // Used up until the rest is over: this one may be given up in the middle of it.
@@ -141,13 +171,14 @@ impl HandshakePlace {
                 work.borrow_mut().rested();
             }
         }
-        HandshakeTurn { place: self, _lines: (of_address, of_all) }
+        let turn = HandshakeTurn { place: self, _lines: (of_address, of_all) };
+        (!is_gone()).then_some(turn)
     }
 
-    /// Something was computed for it that is not paid for.
+    /// Microseconds that will have been wasted if it comes to nothing.
     #[cfg(test)]
-    pub(super) fn has_computed(&self) -> bool {
-        self.cost.get() > 0 || !self.inside.wasted.borrow().is_empty()
+    pub(super) fn cost(&self) -> u64 {
+        self.cost.get()
     }
 
     /// The handshake is done: nothing was wasted.
@@ -155,8 +186,8 @@ impl HandshakePlace {
         self.cost.set(0);
     }
 
-    /// It comes to nothing: the next one of its address waits for what it has cost; once, also
-    /// where this is said again.
+    /// It comes to nothing: new ones of its address wait for what it has cost. It is counted once,
+    /// also where this is said again.
     pub(super) fn failed(&self) {
         let cost = self.cost.take();
         if cost > 0 {
@@ -175,13 +206,14 @@ pub(super) struct HandshakeTurn<'p> {
 impl HandshakeTurn<'_> {
     /// Computes.
     pub(super) fn compute<T>(self, computing: impl FnOnce() -> T) -> T {
-        let HandshakePlace { inside, cost, .. } = self.place;
+        let HandshakePlace { inside, cost, id, from, .. } = self.place;
         let began = inside.clock.microseconds();
         let result = computing();
         let ended = inside.clock.microseconds();
         let took = ended.saturating_sub(began);
         if cost.get() == 0 {
             cost.set(limits::WASTED_CONNECTION_MICROSECONDS);
+            inside.places.borrow_mut().regroup(*id, (*from, Stage::Begun));
         }
         cost.set(cost.get().saturating_add(took));
         inside.work.borrow_mut().took(took);
@@ -215,6 +247,14 @@ mod tests {
 
     use super::*;
     use crate::queues::sleep::on_a_core;
+
+    fn stays() -> bool {
+        false
+    }
+
+    async fn computes(place: &HandshakePlace) {
+        place.turn(stays).await.expect("its caller stays").compute(|| ());
+    }
 
     #[test]
     fn the_oldest_handshake_makes_room() {
@@ -278,7 +318,8 @@ mod tests {
         let from = |text: &str| Some(text.parse().unwrap());
         let (here, there) = (turns.enter(from("10.0.0.2")), turns.enter(from("10.0.0.1")));
         let compute = async |place: &HandshakePlace, number: usize| {
-            place.turn().await.compute(|| computed.borrow_mut().push(number));
+            let turn = place.turn(stays).await.expect("its caller stays");
+            turn.compute(|| computed.borrow_mut().push(number));
         };
         block_on(async {
             let computes = turns.0.all.turn(ALL).await;
@@ -294,7 +335,7 @@ mod tests {
             assert!(poll_once(&mut many[1]).await.is_some());
         });
         assert_eq!(*computed.borrow(), [0, 1_000, 1], "addresses in turns, and each in order");
-        assert!(turns.0.addresses.is_empty() && turns.0.all.is_empty());
+        assert!(turns.0.new.is_empty() && turns.0.all.is_empty());
     }
 
     #[test]
@@ -305,27 +346,91 @@ mod tests {
         on_a_core(async {
             drop(turns.enter(here));
             let done = turns.enter(here);
-            done.turn().await.compute(|| ());
+            computes(&done).await;
             done.done();
             drop(done);
             assert!(!is_told(), "one that has computed nothing, and one that is done");
             let failed = turns.enter(here);
-            failed.turn().await.compute(|| ());
+            computes(&failed).await;
             failed.failed();
             assert!(is_told());
-            // Later than now, or a slow machine would have it over.
-            let later = turns.0.clock.microseconds() + 3_600_000_000;
-            turns.0.wasted.borrow_mut().charge(address(here), 1, later);
+            waits_long(&turns, here);
             let (first, second) = (turns.enter(here), turns.enter(here));
-            let mut waits = Box::pin(first.turn());
+            let mut waits = Box::pin(first.turn(stays));
             assert!(poll_once(&mut waits).await.is_none());
-            let mut behind = Box::pin(second.turn());
+            let mut behind = Box::pin(second.turn(stays));
             assert!(poll_once(&mut behind).await.is_none());
-            turns.enter(there).turn().await.compute(|| ());
-            drop(waits); // given up: the next one has its place
-            behind.await.compute(|| ());
+            computes(&turns.enter(there)).await;
+            drop(waits); // given up: the next one has its place, and waits as long
+            let began = turns.0.clock.microseconds();
+            behind.await.expect("its caller stays").compute(|| ());
+            let waited = turns.0.clock.microseconds() - began;
+            // The two clocks may differ by a microsecond.
+            assert!(waited >= limits::WASTED_WAIT_MICROSECONDS_MAX - 1, "{waited}");
         });
-        assert!(turns.0.addresses.is_empty() && turns.0.all.is_empty());
+        assert!(turns.0.new.is_empty() && turns.0.all.is_empty());
+    }
+
+    /// The address has wasted something later than now, or a slow machine would have it over.
+    fn waits_long(turns: &HandshakeTurns, from: Option<IpAddr>) {
+        let later = turns.0.clock.microseconds() + 3_600_000_000;
+        turns.0.wasted.borrow_mut().charge(address(from), 1, later);
+    }
+
+    #[test]
+    fn handshakes_that_have_begun_do_not_wait_behind_new_ones() {
+        let (turns, here) = (HandshakeTurns::new(1), Some(IpAddr::from([10, 0, 0, 2])));
+        on_a_core(async {
+            let (begun, new) = (turns.enter(here), turns.enter(here));
+            computes(&begun).await;
+            waits_long(&turns, here);
+            let mut waits = Box::pin(new.turn(stays));
+            assert!(poll_once(&mut waits).await.is_none());
+            let mut again = Box::pin(begun.turn(stays));
+            let turn = poll_once(&mut again).await.expect("it does not wait").expect("its caller stays");
+            turn.compute(|| ());
+            waits.await.expect("its caller stays").compute(|| ());
+        });
+    }
+
+    #[test]
+    fn a_caller_that_has_gone_has_no_turn_and_is_not_waited_for() {
+        let (turns, here) = (HandshakeTurns::new(1), Some(IpAddr::from([10, 0, 0, 2])));
+        on_a_core(async {
+            waits_long(&turns, here);
+            let place = turns.enter(here);
+            let turn = poll_once(Box::pin(place.turn(|| true))).await;
+            assert!(turn.expect("it does not wait").is_none());
+            let place = turns.enter(here);
+            let goes = Cell::new(false);
+            let mut waits = Box::pin(place.turn(|| goes.get()));
+            assert!(poll_once(&mut waits).await.is_none());
+            goes.set(true);
+            assert!(waits.await.is_none(), "it went while it waited");
+        });
+        assert!(turns.0.new.is_empty() && turns.0.all.is_empty());
+    }
+
+    /// More come than can be computed for: those that have begun are not given up for new ones,
+    /// unless they are the most.
+    #[test]
+    fn new_handshakes_make_room_before_those_that_have_begun() {
+        let turns = HandshakeTurns::new(1);
+        let places: Vec<_> = (0..limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(None)).collect();
+        let (begun, new) = places.split_at(limits::HANDSHAKES_PER_CORE_MAX / 2 - 1);
+        block_on(async {
+            for place in begun {
+                computes(place).await;
+            }
+        });
+        let later = turns.enter(None);
+        assert!(new[0].displaced.is_set() && !new[1].displaced.is_set());
+        assert!(begun.iter().all(|place| !place.displaced.is_set()));
+        assert!(!turns.has_wasted(), "nothing was computed for it");
+        new[1..=2].iter().for_each(|place| block_on(computes(place)));
+        let _last = turns.enter(None);
+        assert!(begun[0].displaced.is_set() && !begun[1].displaced.is_set());
+        assert!(!new[3].displaced.is_set() && !later.displaced.is_set());
     }
 
     /// A handshake that computes for 2 ms has the core rest for 18, whoever is given up meanwhile.
@@ -337,7 +442,7 @@ mod tests {
             let clock = Ticker::new();
             assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
             let place = turns.enter(None);
-            let ended = block_on(place.turn()).compute(|| {
+            let ended = block_on(place.turn(stays)).expect("its caller stays").compute(|| {
                 let began = clock.microseconds();
                 while clock.microseconds() < began + 2_000 {}
                 turns.0.clock.microseconds()

@@ -1,8 +1,8 @@
 //! The price of handshakes that came to nothing, by the address that they came from.
 //!
-//! The next handshake of the same address waits for some times as long as such a one has cost, and
-//! never long: others behind that address may be honest. Handshakes that succeed cost nothing,
-//! however many they are.
+//! New handshakes of the same address wait for some times as long as such ones have cost, none of
+//! them long, and not for ever: others behind that address may be honest. Handshakes that succeed
+//! cost nothing, however many they are.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ impl Wasted {
             }
         }
         let until = self.0.entry(from).or_default();
-        // A single one, however long it took, has one handshake wait.
+        // A single one, however long it took, has no more wait than one may.
         let wait =
             microseconds.saturating_mul(limits::WASTED_TIMES).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
         *until = (*until).max(now).saturating_add(wait).min(now + limits::WASTED_MICROSECONDS_KEPT);
@@ -35,7 +35,7 @@ impl Wasted {
         self.0.is_empty()
     }
 
-    /// Microseconds that the next handshake of this address waits.
+    /// Microseconds that a new handshake of this address waits.
     pub(super) fn wait(&self, from: u128, now: u64) -> u64 {
         let left = self.0.get(&from).map_or(0, |until| until.saturating_sub(now));
         left.min(limits::WASTED_WAIT_MICROSECONDS_MAX)

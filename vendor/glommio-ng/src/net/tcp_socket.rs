@@ -29,7 +29,7 @@ use std::{
     io::{self, IoSlice},
     net::{self, Shutdown, SocketAddr},
     os::{
-        fd::AsFd,
+        fd::{AsFd, BorrowedFd},
         unix::io::{AsRawFd, FromRawFd, IntoRawFd, RawFd},
     },
     pin::Pin,
@@ -435,6 +435,12 @@ impl From<socket2::Socket> for TcpStream {
 impl<B: RxBuf> AsRawFd for TcpStream<B> {
     fn as_raw_fd(&self) -> RawFd {
         self.stream.stream().as_raw_fd()
+    }
+}
+
+impl<B: RxBuf> AsFd for TcpStream<B> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.stream().as_fd()
     }
 }
 
