@@ -6,11 +6,10 @@ use std::time::Duration;
 
 /// Time in which a TLS handshake must be done.
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// TLS handshakes under way on a core; behind them the oldest of the address with the most ends,
-/// where those that have begun and those that have not are counted apart.
+/// TLS handshakes under way on a core; with more of them one of the address with the most ends.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
-/// Bytes that all handshakes under way on a core were sent; the oldest of the address with the most
-/// ends when there are more.
+/// Bytes that all handshakes under way on a core were sent; when there are more, the one with the
+/// most ends, of the address with the most.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
 /// One of so many parts of the log core's time is for handshakes that members, or others, begin.
 pub const PEER_HANDSHAKE_PARTS: u64 = 10;
@@ -19,8 +18,8 @@ pub const PEER_HANDSHAKE_PARTS: u64 = 10;
 pub const WASTED_TIMES: u64 = 8;
 /// ... to which so many microseconds belong beside its computing, for its connection. ...
 pub const WASTED_CONNECTION_MICROSECONDS: u64 = 100;
-/// ... It has them wait for so many microseconds at most, and each waits for no more than that:
-/// others of that address may be honest. ...
+/// ... It has them wait for so many microseconds at most, and each waits for no more than that
+/// behind the one before it: others of that address may be honest. ...
 pub const WASTED_WAIT_MICROSECONDS_MAX: u64 = 2_000;
 /// ... For all that came to nothing together they wait for so many microseconds at most.
 pub const WASTED_MICROSECONDS_KEPT: u64 = 100_000;

@@ -51,37 +51,23 @@ pub(super) trait Transport {
     }
 }
 
-/// How much of a connection has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// The other side sends nothing more, or has closed.
-    Sending,
-    /// The connection was reset, or both directions have ended: nothing that is sent arrives.
-    Both,
-}
-
 /// A socket that knows whether there is still somebody at the other end.
 pub(crate) trait HangUp {
-    /// So much of the connection has ended: also where what was received is not read yet.
-    fn has_hung_up(&self, ended: Ended) -> bool;
+    /// The other side has closed, or sends nothing more: also where what it has sent was not read.
+    fn has_hung_up(&self) -> bool;
 }
 
 impl<S: AsFd> HangUp for S {
-    fn has_hung_up(&self, ended: Ended) -> bool {
-        // HUP and ERR are told without being asked for.
-        let asked = match ended {
-            Ended::Sending => PollFlags::RDHUP,
-            Ended::Both => PollFlags::empty(),
-        };
-        let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), asked)];
-        // It does not wait.
+    fn has_hung_up(&self) -> bool {
+        let mut polled = [PollFd::from_borrowed_fd(self.as_fd(), PollFlags::RDHUP)];
+        // It does not wait. HUP and ERR are told without being asked for.
         poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
     }
 }
 
 impl HangUp for Socket {
-    fn has_hung_up(&self, ended: Ended) -> bool {
-        self.opened.as_ref().is_none_or(|(stream, ..)| stream.has_hung_up(ended))
+    fn has_hung_up(&self) -> bool {
+        self.opened.as_ref().is_none_or(|(stream, ..)| stream.has_hung_up())
     }
 }
 

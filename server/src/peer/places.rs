@@ -20,7 +20,7 @@ pub(super) struct Places {
     strangers_max: usize,
     members_max: usize,
     /// The ends of strangers' connections: of those that are not known to be members' (yet).
-    strangers: RefCell<places::Places<u128, Latch>>,
+    strangers: RefCell<places::Places<Latch>>,
     members: Cell<usize>,
 }
 

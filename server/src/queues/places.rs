@@ -1,34 +1,37 @@
-//! Places that callers hold, in groups: by the address that they come from, say. Where there are too
-//! many, the oldest one of the group that holds the most is given up: callers of one address are not
-//! in the way of another's.
+//! Places that callers hold, by the address that they come from. Where there are too many, one of
+//! the address that holds the most is given up: callers of one address are not in the way of
+//! another's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places that are taken, each with what tells its holder to go.
 #[derive(Debug)]
-pub struct Places<G, T> {
-    taken: BTreeMap<u64, Taken<G, T>>,
+pub struct Places<T> {
+    taken: BTreeMap<u64, Taken<T>>,
     next: u64,
-    of: BTreeMap<G, Held>,
+    of: BTreeMap<u128, Held>,
     bytes: usize,
 }
 
 #[derive(Debug)]
-struct Taken<G, T> {
-    group: G,
+struct Taken<T> {
+    from: u128,
     bytes: usize,
     holder: T,
 }
 
-/// The places of one group.
+/// The places of one address, by their numbers, the oldest of which is the lowest.
 #[derive(Debug, Default)]
 struct Held {
-    /// Their numbers, oldest first.
-    places: BTreeSet<u64>,
+    new: BTreeSet<u64>,
+    /// Those in which something has begun.
+    begun: BTreeSet<u64>,
+    /// Those that hold bytes, behind how many.
+    sizes: BTreeSet<(usize, u64)>,
     bytes: usize,
 }
 
-/// Of what a group may hold the most.
+/// Of what an address may hold the most.
 #[derive(Debug, Clone, Copy)]
 pub enum Most {
     /// Places.
@@ -37,52 +40,49 @@ pub enum Most {
     Bytes,
 }
 
-impl<G, T> Default for Places<G, T> {
+impl<T> Default for Places<T> {
     fn default() -> Self {
         Self { taken: BTreeMap::new(), next: 0, of: BTreeMap::new(), bytes: 0 }
     }
 }
 
-impl<G: Ord + Copy, T> Places<G, T> {
+impl Held {
+    fn places(&self) -> usize {
+        self.new.len() + self.begun.len()
+    }
+}
+
+impl<T> Places<T> {
     /// Takes a place; its number.
-    pub fn add(&mut self, group: G, holder: T) -> u64 {
+    pub fn add(&mut self, from: u128, holder: T) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.insert(number, Taken { group, bytes: 0, holder });
+        self.taken.insert(number, Taken { from, bytes: 0, holder });
+        self.of.entry(from).or_default().new.insert(number);
         number
     }
 
     /// Gives a place back, if it is still taken.
     pub fn remove(&mut self, number: u64) -> Option<T> {
-        Some(self.take(number)?.holder)
-    }
-
-    /// A place is of another group from now on, if it is still taken; it is as old as before.
-    pub fn regroup(&mut self, number: u64, group: G) {
-        if let Some(taken) = self.take(number) {
-            self.insert(number, Taken { group, ..taken });
-        }
-    }
-
-    fn insert(&mut self, number: u64, taken: Taken<G, T>) {
-        let held = self.of.entry(taken.group).or_default();
-        held.places.insert(number);
-        held.bytes += taken.bytes;
-        self.bytes += taken.bytes;
-        self.taken.insert(number, taken);
-    }
-
-    fn take(&mut self, number: u64) -> Option<Taken<G, T>> {
-        let taken = self.taken.remove(&number)?;
-        self.bytes -= taken.bytes;
-        if let Some(held) = self.of.get_mut(&taken.group) {
-            held.places.remove(&number);
-            held.bytes -= taken.bytes;
-            if held.places.is_empty() {
-                self.of.remove(&taken.group);
+        self.hold(number, 0);
+        let Taken { from, holder, .. } = self.taken.remove(&number)?;
+        if let Some(held) = self.of.get_mut(&from) {
+            let _ = held.new.remove(&number) || held.begun.remove(&number);
+            if held.places() == 0 {
+                self.of.remove(&from);
             }
         }
-        Some(taken)
+        Some(holder)
+    }
+
+    /// Something has begun in a place, if it is still taken.
+    pub fn begin(&mut self, number: u64) {
+        let held = self.taken.get(&number).and_then(|taken| self.of.get_mut(&taken.from));
+        if let Some(held) = held
+            && held.new.remove(&number)
+        {
+            held.begun.insert(number);
+        }
     }
 
     /// A place holds so many bytes from now on; whether it is still taken.
@@ -90,22 +90,40 @@ impl<G: Ord + Copy, T> Places<G, T> {
         let Some(taken) = self.taken.get_mut(&number) else { return false };
         let before = std::mem::replace(&mut taken.bytes, bytes);
         self.bytes = self.bytes - before + bytes;
-        if let Some(held) = self.of.get_mut(&taken.group) {
+        if let Some(held) = self.of.get_mut(&taken.from) {
             held.bytes = held.bytes - before + bytes;
+            held.sizes.remove(&(before, number));
+            if bytes > 0 {
+                held.sizes.insert((bytes, number));
+            }
         }
         true
     }
 
-    /// Takes the oldest place of the group that holds the most away.
+    /// Takes a place of the address that holds the most away: of bytes the largest one; of places
+    /// the oldest of those in which nothing has begun, unless in more of them something has. Of
+    /// several addresses that hold as much all are looked at.
     pub fn displace(&mut self, most: Most) -> Option<T> {
-        let held = |held: &Held| match most {
-            Most::Places => held.places.len(),
-            Most::Bytes => held.bytes,
+        let number = match most {
+            Most::Places => self.oldest_of_most(),
+            Most::Bytes => self.largest_of_most(),
         };
-        let longest = self.of.values().map(held).max()?;
-        let oldest = |of: &Held| of.places.first().copied();
-        let number = self.of.values().filter(|of| held(of) == longest).filter_map(oldest).min();
         self.remove(number?)
+    }
+
+    fn oldest_of_most(&self) -> Option<u64> {
+        let most = self.of.values().map(Held::places).max()?;
+        let of_most = || self.of.values().filter(|held| held.places() == most);
+        let groups: [fn(&Held) -> &BTreeSet<u64>; 2] = [|held| &held.new, |held| &held.begun];
+        let [new, begun] = groups.map(|group| of_most().map(|held| group(held).len()).sum::<usize>());
+        let group = groups[usize::from(begun > new)];
+        of_most().filter_map(|held| group(held).first()).min().copied()
+    }
+
+    fn largest_of_most(&self) -> Option<u64> {
+        let most = self.of.values().map(|held| held.bytes).max()?;
+        let largest = self.of.values().filter(|held| held.bytes == most).filter_map(|held| held.sizes.last());
+        largest.max().map(|(_, number)| *number)
     }
 
     /// How many are taken.
@@ -132,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_the_group_that_holds_the_most_goes() {
+    fn the_oldest_of_the_address_that_holds_the_most_goes() {
         let mut places = Places::default();
         let first = places.add(1, "first");
         let here: Vec<u64> = (0..3).map(|_| places.add(2, "here")).collect();
@@ -150,16 +168,42 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_another_group_is_as_old_as_before() {
+    fn the_largest_of_the_address_that_holds_the_most_bytes_goes() {
         let mut places = Places::default();
-        let numbers = [1, 2, 1, 2].map(|group| places.add(group, group));
-        assert!(places.hold(numbers[2], 30));
-        places.regroup(numbers[0], 2);
-        places.regroup(numbers[2], 2);
-        assert_eq!((places.len(), places.bytes(), places.of[&2].bytes), (4, 30, 30));
-        assert_eq!((places.of.len(), places.displace(Most::Places)), (1, Some(1)));
-        places.regroup(numbers[0], 3); // has no place any more
-        assert_eq!([(); 2].map(|()| places.displace(Most::Bytes)), [Some(2), Some(1)]);
+        let numbers = [1, 2, 2, 2].map(|from| places.add(from, from));
+        assert!([60, 30, 0, 40].iter().zip(numbers).all(|(bytes, number)| places.hold(number, *bytes)));
+        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 90));
+        assert!(places.remove(numbers[3]).is_none(), "the largest of them");
+        assert!(places.hold(numbers[1], 60) && places.hold(numbers[2], 1));
+        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 61));
+        assert!(places.remove(numbers[1]).is_none() && places.hold(numbers[2], 0));
+        assert_eq!([(); 2].map(|()| places.displace(Most::Bytes)), [Some(1), None], "the other holds none");
         assert_eq!((places.len(), places.bytes()), (1, 0));
+    }
+
+    #[test]
+    fn those_in_which_nothing_has_begun_go_first_unless_they_are_fewer() {
+        let mut places = Places::default();
+        let numbers = [0; 6].map(|from| places.add(from, ()));
+        numbers[..3].iter().for_each(|number| places.begin(*number));
+        places.displace(Most::Places);
+        assert!(places.remove(numbers[3]).is_none(), "the oldest of the new ones");
+        places.displace(Most::Places);
+        assert!(places.remove(numbers[0]).is_none(), "three had begun, and two had not");
+        places.begin(numbers[0]); // has no place any more
+        assert_eq!(places.len(), 4);
+        // As many as there are addresses: each has one.
+        let mut places = Places::default();
+        let numbers: Vec<u64> = (0..9).map(|from| places.add(from, ())).collect();
+        numbers[..4].iter().for_each(|number| places.begin(*number));
+        places.displace(Most::Places);
+        assert!(places.remove(numbers[4]).is_none(), "five had not begun");
+        // An address with many of both gives way before one with more that have begun.
+        let mut places = Places::default();
+        let [here, there] = [1, 2].map(|from| [(); 4].map(|()| places.add(from, from)));
+        places.remove(there[3]);
+        here[..2].iter().chain(&there[..3]).for_each(|number| places.begin(*number));
+        assert_eq!(places.displace(Most::Places), Some(1));
+        assert!(places.remove(here[2]).is_none());
     }
 }

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 
 use crate::limits;
-use crate::net::socket::{Ended, HangUp};
+use crate::net::socket::HangUp;
 use crate::net::tls::address;
 use crate::net::tls::der::Certificate;
 use crate::net::tls::domain::TlsDomain;
@@ -107,14 +107,19 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     let mut has_spoken = first.is_empty();
     loop {
         if !received.is_empty() {
+            if !has_spoken {
+                receive_more(&mut stream, &mut received).await?;
+            }
             // Behind the answer a caller may have said all that it has to say.
-            let ended = if has_spoken { Ended::Both } else { Ended::Sending };
-            let Some(turn) = place.turn(|| stream.has_hung_up(ended)).await else {
+            let Some(turn) = place.turn(|| !has_spoken && stream.has_hung_up()).await else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
             let feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
             has_spoken |= stream.has_records();
+            if has_spoken {
+                place.begin();
+            }
             if let Err(error) = feeding {
                 place.failed();
                 // The other side is told why; it may be gone.
@@ -139,6 +144,19 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     }
 }
 
+/// Adds what lies in the socket already: a part of a hello is not worth a turn of its own.
+async fn receive_more<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut TlsStream<S>,
+    received: &mut Vec<u8>,
+) -> io::Result<()> {
+    let had = received.len();
+    received.resize(had + limits::TLS_SMALL_READ_BYTES, 0);
+    let reading = std::future::poll_fn(|context| stream.poll_receive(context, &mut received[had..]));
+    let read = futures_lite::future::poll_once(reading).await.unwrap_or(Ok(0))?;
+    received.truncate(had + read);
+    Ok(())
+}
+
 async fn give_up() -> io::Result<()> {
     sleep(Duration::from_millis(100)).await;
     Ok(())
@@ -146,7 +164,7 @@ async fn give_up() -> io::Result<()> {
 
 /// The rest of the rules for a caller: its certificate, if the session goes on from an earlier one,
 /// and its address. The common name of its certificate, if callers are known by that.
-async fn check<S: HangUp>(
+async fn check<S>(
     stream: &TlsStream<S>,
     from: Option<IpAddr>,
     material: &Material,
@@ -159,8 +177,8 @@ async fn check<S: HangUp>(
     if stream.is_resumed() {
         let now = UnixTime::since_unix_epoch(today::now());
         let verify = || callers.verify_client_cert(own, others, now);
-        let turn = place.turn(|| stream.has_hung_up(Ended::Both)).await;
-        let verified = turn.ok_or(io::ErrorKind::UnexpectedEof)?.compute(verify);
+        let turn = place.turn(|| false).await.ok_or(io::ErrorKind::TimedOut)?;
+        let verified = turn.compute(verify);
         verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     }
     if material.compares_addresses {
@@ -209,8 +227,8 @@ fn server_name(host: &str) -> io::Result<ServerName<'static>> {
 mod tests {
     use std::fs;
     use std::io::{Read as _, Write as _};
-    use std::net::TcpStream;
     use std::os::fd::AsFd as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
     use std::sync::mpsc::Receiver;
 
@@ -261,7 +279,7 @@ mod tests {
         let mut hello = Vec::new();
         dialing("d.test", &material).unwrap().write_tls(&mut hello).unwrap();
         let (path, turns) = (dir.path().join("socket"), HandshakeTurns::new(1));
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
         // It goes behind its last byte, which is in the socket and is read all the same, or behind
         // the first byte of an answer.
         let has_computed = |goes: bool| {
@@ -273,7 +291,7 @@ mod tests {
                     let heard = goes || theirs.read_exact(&mut [0]).is_ok();
                     theirs.shutdown(std::net::Shutdown::Both).is_ok() && heard
                 });
-                while goes && !ours.has_hung_up(Ended::Sending) {
+                while goes && !ours.has_hung_up() {
                     give_way().await;
                 }
                 let session = ServerConnection::new(Arc::clone(&server)).unwrap();
@@ -289,60 +307,39 @@ mod tests {
         assert!(!has_computed(true));
     }
 
-    /// What a caller has sent before it leaves, and while its handshake waits for a turn.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    enum Leaving {
-        /// Half a hello; the rest, and the end of what it sends.
-        HalfAHello,
-        /// A hello; what it says behind the answer, and the end of what it sends.
-        Finished,
-        /// The same, and it resets the connection.
-        Reset,
-    }
-
-    /// The caller's side; it goes on when it is told.
-    fn leave(
-        mut theirs: TcpStream,
-        mut session: ClientConnection,
-        hello: [&[u8]; 2],
-        leaving: Leaving,
-        go_on: &Receiver<()>,
-    ) {
+    /// The caller's side: it goes on when it is told, and sends nothing more behind that.
+    fn leave(mut theirs: UnixStream, mut session: ClientConnection, hello: [&[u8]; 2], go_on: &Receiver<()>) {
         theirs.write_all(hello[0]).unwrap();
         go_on.recv().unwrap();
         theirs.write_all(hello[1]).unwrap();
-        while leaving != Leaving::HalfAHello && session.is_handshaking() {
+        let is_half = !hello[1].is_empty();
+        while !is_half && session.is_handshaking() {
             session.complete_io(&mut theirs).unwrap();
-        }
-        if leaving == Leaving::Reset {
-            go_on.recv().unwrap();
-            rustix::net::sockopt::set_socket_linger(&theirs, Some(Duration::ZERO)).unwrap();
-            return;
         }
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         let told = theirs.read_to_end(&mut Vec::new()).unwrap();
-        assert_eq!(told > 0, leaving == Leaving::Finished);
+        assert_eq!(told == 0, is_half, "an answer");
     }
 
-    /// A caller leaves while its handshake waits for its second turn: how that ends, and whether
-    /// something was computed then.
-    fn left(leaving: Leaving) -> (io::Result<()>, bool) {
+    /// A caller sends no more while its handshake waits for its second turn, behind half of a hello
+    /// or behind all of it: how that ends, and whether something was computed then.
+    fn left(behind_half: bool) -> (io::Result<()>, bool) {
         let dir = tempfile::tempdir().unwrap();
         let (server, bundle) = server(dir.path());
         let mut session = dialing("d.test", &dialing_with(&bundle).current_or_load().unwrap()).unwrap();
         let mut hello = Vec::new();
         session.write_tls(&mut hello).unwrap();
-        let half = if leaving == Leaving::HalfAHello { hello.len() / 2 } else { hello.len() };
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let half = if behind_half { hello.len() / 2 } else { hello.len() };
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
         let (tell, told) = std::sync::mpsc::channel();
         on_a_core(async {
-            let address = listener.local_addr().unwrap();
-            let mut ours = glommio::net::TcpStream::connect(address).await.unwrap();
+            let mut ours = connect_file(&path).unwrap();
             let theirs = listener.accept().unwrap().0;
-            let mut first = vec![0; half];
+            let mut first = [0; 24];
             let caller = std::thread::spawn(move || {
                 let (front, rest) = hello.split_at(half);
-                leave(theirs, session, [front, rest], leaving, &told);
+                leave(theirs, session, [front, rest], &told);
             });
             let (turns, socket) = (HandshakeTurns::new(1), ours.as_fd().try_clone_to_owned().unwrap());
             let (place, other) = (turns.enter(None), turns.enter(None));
@@ -356,13 +353,12 @@ mod tests {
                 }
             };
             until(&|| place.cost() > 0).await;
+            assert_eq!(place.has_begun(), !behind_half, "a hello is heard as one");
             let turn = other.turn(|| false).await.unwrap();
             tell.send(()).unwrap();
             until(&|| turns.waiting() > 0).await;
             let computed = place.cost();
-            let _ = tell.send(()); // the others do not wait for it
-            let ended = if leaving == Leaving::Reset { Ended::Both } else { Ended::Sending };
-            until(&|| socket.has_hung_up(ended)).await;
+            until(&|| socket.has_hung_up()).await;
             drop(turn);
             drop(socket);
             let ended = conversing.await.map(drop);
@@ -373,13 +369,11 @@ mod tests {
     }
 
     #[test]
-    fn a_handshake_goes_on_while_its_caller_can_hear_of_it() {
-        let (ended, has_computed) = left(Leaving::Finished);
+    fn a_handshake_goes_on_where_its_caller_has_no_more_to_say() {
+        let (ended, has_computed) = left(false);
         assert!(ended.is_ok() && has_computed, "{ended:?}");
-        for leaving in [Leaving::HalfAHello, Leaving::Reset] {
-            let (ended, has_computed) = left(leaving);
-            assert!(ended.is_err() && !has_computed, "{leaving:?}");
-        }
+        let (ended, has_computed) = left(true);
+        assert!(ended.is_err() && !has_computed, "half of a hello, and then the rest, and the end");
     }
 
     #[test]
@@ -388,7 +382,7 @@ mod tests {
         let (server, _) = server(dir.path());
         on_a_core(async {
             let path = dir.path().join("socket");
-            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let listener = UnixListener::bind(&path).unwrap();
             let (ours, _theirs) = (connect_file(&path).unwrap(), listener.accept().unwrap());
             let turns = HandshakeTurns::new(1);
             let place = turns.enter(None);
@@ -404,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (server, bundle) = server(dir.path());
         let dial = |domain: &TlsDomain| {
-            let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
             let mut session = rustls::ServerConnection::new(Arc::clone(&server)).unwrap();
             let serving = std::thread::spawn(move || {
                 while session.is_handshaking() && session.complete_io(&mut theirs).is_ok() {}

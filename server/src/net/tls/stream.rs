@@ -16,7 +16,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind};
 
 use crate::limits;
-use crate::net::socket::{Ended, HangUp, Transport, TransportBytes};
+use crate::net::socket::{HangUp, Transport, TransportBytes};
 use crate::net::tls::records::Records;
 use crate::queues::turn::NextTurn;
 
@@ -173,8 +173,8 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: HangUp> TlsStream<S> {
-    pub(super) fn has_hung_up(&self, ended: Ended) -> bool {
-        self.socket.has_hung_up(ended)
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.socket.has_hung_up()
     }
 }
 

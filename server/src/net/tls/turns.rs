@@ -1,7 +1,7 @@
 //! Handshakes of one core: how many are under way, what they hold, and whose turn it is to compute.
 //! One takes tenths of a millisecond; a thousand that come at once must not keep the core from its
-//! connections, nor the callers of one address those of another. New handshakes of an address wait a
-//! little for those that came to nothing.
+//! connections, nor the callers of one address those of another. New handshakes of an address wait
+//! a little for those that came to nothing.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -24,14 +24,14 @@ pub(crate) struct HandshakeTurns(Rc<Inside>);
 #[derive(Debug)]
 struct Inside {
     clock: Ticker,
-    places: RefCell<Places<(u128, Stage), Latch>>,
-    /// Those that wait for their first turn, each in the line of its address. All have places, which
-    /// bounds them.
+    places: RefCell<Places<Latch>>,
+    /// Those that were not answered yet, each in the line of its address: the first one may wait
+    /// for what was wasted. All have places, which bounds them.
     new: Lines,
-    /// Those that have computed and wait for another turn, in the same way: they do not wait behind
-    /// new ones, which may wait for what was wasted.
-    begun: Lines,
-    /// The first ones of all these lines in one, of which one computes, or gives way.
+    /// The first of those, when it has waited, and those that were answered and compute again, each
+    /// in the line of its address.
+    addresses: Lines,
+    /// The first ones of all addresses in one line, of which one computes, or gives way.
     all: Lines,
     wasted: RefCell<Wasted>,
     /// The computing, since others had their turn.
@@ -51,18 +51,10 @@ impl Inside {
     }
 }
 
-/// How far a handshake is: those of an address that wait for their first turn are one group, and
-/// those that have computed another. Where more come than can be computed for, the new ones lose
-/// their places, for which nothing was computed yet, and not those that have begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    New,
-    Begun,
-}
-
-/// Those of the group that holds the most lose their places, oldest first, while there is too much:
-/// callers that mean it are done long before.
-fn make_room(places: &mut Places<(u128, Stage), Latch>) {
+/// Those of the address that holds the most lose their places while there is too much: the oldest
+/// of those that were not answered, for which nothing was computed yet, unless more of them were;
+/// of bytes the one with the most.
+fn make_room(places: &mut Places<Latch>) {
     loop {
         let most = if places.len() > limits::HANDSHAKES_PER_CORE_MAX {
             Most::Places
@@ -85,6 +77,9 @@ pub(super) struct HandshakePlace {
     displaced: Latch,
     /// Microseconds that will have been wasted if it comes to nothing: none before it has computed.
     cost: Cell<u64>,
+    has_waited: Cell<bool>,
+    /// It was answered.
+    has_begun: Cell<bool>,
 }
 
 impl HandshakeTurns {
@@ -95,7 +90,7 @@ impl HandshakeTurns {
             clock: Ticker::new(),
             places: RefCell::default(),
             new: Lines::default(),
-            begun: Lines::default(),
+            addresses: Lines::default(),
             all: Lines::default(),
             wasted: RefCell::default(),
             work: RefCell::default(),
@@ -104,16 +99,23 @@ impl HandshakeTurns {
         }))
     }
 
-    /// A place for one more of this address; when there are too many, the oldest one of the address
-    /// that has the most loses its own: of those that have begun or of those that have not, by
-    /// which are more.
+    /// A place for one more of this address; when there are too many, one of the address that has
+    /// the most loses its own.
     pub(super) fn enter(&self, from: Option<IpAddr>) -> HandshakePlace {
         let (inside, from, displaced) = (Rc::clone(&self.0), address(from), Latch::default());
         let mut places = inside.places.borrow_mut();
-        let id = places.add((from, Stage::New), displaced.clone());
+        let id = places.add(from, displaced.clone());
         make_room(&mut places);
         drop(places);
-        HandshakePlace { inside, id, from, displaced, cost: Cell::new(0) }
+        HandshakePlace {
+            inside,
+            id,
+            from,
+            displaced,
+            cost: Cell::new(0),
+            has_waited: Cell::default(),
+            has_begun: Cell::default(),
+        }
     }
 
     /// Something that was computed came to nothing.
@@ -122,10 +124,10 @@ impl HandshakeTurns {
         !self.0.wasted.borrow().is_empty()
     }
 
-    /// How many are behind the one whose turn it is.
+    /// How many without an address are behind the one whose turn it is.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.0.all.waiting(ALL)
+        self.0.new.waiting(address(None)) + self.0.addresses.waiting(address(None))
     }
 }
 
@@ -143,21 +145,27 @@ impl HandshakePlace {
         }
     }
 
-    /// Resolves when it is its turn: behind those of its address that came before, the first time
-    /// also behind what one of these has wasted, and behind other things of the core if handshakes
-    /// have computed for a while. None if the caller is gone by then.
+    /// The caller was answered: what was computed for it is more than a look at its hello.
+    pub(super) fn begin(&self) {
+        if !self.has_begun.replace(true) {
+            self.inside.places.borrow_mut().begin(self.id);
+        }
+    }
+
+    /// Resolves when it is its turn: behind those of its address whose turn it was before, the
+    /// first time also behind what its address has wasted, and behind other things of the core if
+    /// handshakes have computed for a while. None if the caller is gone by then, or the place.
     pub(super) async fn turn(&self, is_gone: impl Fn() -> bool) -> Option<HandshakeTurn<'_>> {
-        let Inside { clock, new, begun, all, work, .. } = &*self.inside;
-        let is_new = self.cost.get() == 0;
-        let of_address = if is_new { new } else { begun }.turn(self.from).await;
-        if is_new {
-            // Once, and not for what comes to nothing meanwhile. A caller that has gone is not in
-            // the way of those behind it.
-            let wait = self.inside.wasted.borrow().wait(self.from, clock.microseconds());
+        let Inside { clock, new, addresses, all, work, wasted, .. } = &*self.inside;
+        let of_new = if self.has_begun.get() { None } else { Some(new.turn(self.from).await) };
+        if !self.has_waited.replace(true) {
+            let wait = wasted.borrow_mut().wait(self.from, clock.microseconds());
+            // A caller that has gone is not in the way of those behind it.
             if wait > 0 && !is_gone() {
                 sleep(Duration::from_micros(wait)).await;
             }
         }
+        let of_address = addresses.turn(self.from).await;
         let of_all = all.turn(ALL).await;
         // Used up until the rest is over: this one may be given up in the middle of it.
         match self.inside.rest(clock.microseconds()) {
@@ -171,14 +179,20 @@ impl HandshakePlace {
                 work.borrow_mut().rested();
             }
         }
-        let turn = HandshakeTurn { place: self, _lines: (of_address, of_all) };
-        (!is_gone()).then_some(turn)
+        let turn = HandshakeTurn { place: self, _lines: (of_new, of_address, of_all) };
+        (!is_gone() && !self.displaced.is_set()).then_some(turn)
     }
 
     /// Microseconds that will have been wasted if it comes to nothing.
     #[cfg(test)]
     pub(super) fn cost(&self) -> u64 {
         self.cost.get()
+    }
+
+    /// It was answered.
+    #[cfg(test)]
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.get()
     }
 
     /// The handshake is done: nothing was wasted.
@@ -200,20 +214,19 @@ impl HandshakePlace {
 /// The turn of a handshake, for one computation. It ends by being dropped.
 pub(super) struct HandshakeTurn<'p> {
     place: &'p HandshakePlace,
-    _lines: (Turn<'p>, Turn<'p>),
+    _lines: (Option<Turn<'p>>, Turn<'p>, Turn<'p>),
 }
 
 impl HandshakeTurn<'_> {
     /// Computes.
     pub(super) fn compute<T>(self, computing: impl FnOnce() -> T) -> T {
-        let HandshakePlace { inside, cost, id, from, .. } = self.place;
+        let HandshakePlace { inside, cost, .. } = self.place;
         let began = inside.clock.microseconds();
         let result = computing();
         let ended = inside.clock.microseconds();
         let took = ended.saturating_sub(began);
         if cost.get() == 0 {
             cost.set(limits::WASTED_CONNECTION_MICROSECONDS);
-            inside.places.borrow_mut().regroup(*id, (*from, Stage::Begun));
         }
         cost.set(cost.get().saturating_add(took));
         inside.work.borrow_mut().took(took);
@@ -290,10 +303,10 @@ mod tests {
         places.iter().for_each(|place| place.hold(one));
         assert!(places.iter().all(|place| !place.displaced.is_set()), "all of it");
         places[2].hold(one + 1);
-        assert!(places[0].displaced.is_set() && !places[1].displaced.is_set());
-        places[0].hold(7); // has no place any more
+        places[2].hold(7); // has no place any more
         places[3].hold(limits::HANDSHAKE_BYTES_PER_CORE_MAX + 1);
-        assert!(places.iter().all(|place| place.displaced.is_set()));
+        assert!(places[2..].iter().all(|place| place.displaced.is_set()), "those that hold the most");
+        assert!(places[..2].iter().all(|place| !place.displaced.is_set()));
         let new = turns.enter(None);
         new.hold(5);
         drop(places);
@@ -321,7 +334,7 @@ mod tests {
             let turn = place.turn(stays).await.expect("its caller stays");
             turn.compute(|| computed.borrow_mut().push(number));
         };
-        block_on(async {
+        on_a_core(async {
             let computes = turns.0.all.turn(ALL).await;
             let mut many: Vec<_> = (0..100).map(|number| Box::pin(compute(&here, number))).collect();
             for waiting in &mut many {
@@ -342,7 +355,7 @@ mod tests {
     fn an_address_waits_behind_a_handshake_that_came_to_nothing_and_no_other_does() {
         let turns = HandshakeTurns::new(1);
         let [here, there] = [2, 1].map(|last| Some(IpAddr::from([10, 0, 0, last])));
-        let is_told = || turns.0.wasted.borrow().wait(address(here), 0) > 0;
+        let is_told = || turns.has_wasted();
         on_a_core(async {
             drop(turns.enter(here));
             let done = turns.enter(here);
@@ -356,13 +369,13 @@ mod tests {
             assert!(is_told());
             waits_long(&turns, here);
             let (first, second) = (turns.enter(here), turns.enter(here));
+            let began = turns.0.clock.microseconds();
             let mut waits = Box::pin(first.turn(stays));
             assert!(poll_once(&mut waits).await.is_none());
             let mut behind = Box::pin(second.turn(stays));
             assert!(poll_once(&mut behind).await.is_none());
             computes(&turns.enter(there)).await;
-            drop(waits); // given up: the next one has its place, and waits as long
-            let began = turns.0.clock.microseconds();
+            drop(waits); // given up: the next one has its place, and waits for what is left of it
             behind.await.expect("its caller stays").compute(|| ());
             let waited = turns.0.clock.microseconds() - began;
             // The two clocks may differ by a microsecond.
@@ -383,6 +396,8 @@ mod tests {
         on_a_core(async {
             let (begun, new) = (turns.enter(here), turns.enter(here));
             computes(&begun).await;
+            begun.begin();
+            turns.0.work.borrow_mut().rested();
             waits_long(&turns, here);
             let mut waits = Box::pin(new.turn(stays));
             assert!(poll_once(&mut waits).await.is_none());
@@ -411,26 +426,36 @@ mod tests {
         assert!(turns.0.new.is_empty() && turns.0.all.is_empty());
     }
 
-    /// More come than can be computed for: those that have begun are not given up for new ones,
-    /// unless they are the most.
+    /// More come than can be computed for, of one address or each of another one: those that were
+    /// answered are not given up for new ones.
     #[test]
     fn new_handshakes_make_room_before_those_that_have_begun() {
+        let most = u32::try_from(limits::HANDSHAKES_PER_CORE_MAX).unwrap();
+        for addresses in [1, 2 * most] {
+            let from = |number: u32| Some(IpAddr::from((number % addresses).to_be_bytes()));
+            let turns = HandshakeTurns::new(1);
+            let places: Vec<_> = (0..most).map(|number| turns.enter(from(number))).collect();
+            let (begun, new) = places.split_at(places.len() / 2);
+            begun.iter().for_each(HandshakePlace::begin);
+            let later: Vec<_> = (most..most + 100).map(|number| turns.enter(from(number))).collect();
+            assert!(new[..100].iter().all(|place| place.displaced.is_set()));
+            assert!(begun.iter().chain(&new[100..]).chain(&later).all(|place| !place.displaced.is_set()));
+        }
+    }
+
+    #[test]
+    fn a_handshake_that_has_lost_its_place_has_no_turn() {
         let turns = HandshakeTurns::new(1);
-        let places: Vec<_> = (0..limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(None)).collect();
-        let (begun, new) = places.split_at(limits::HANDSHAKES_PER_CORE_MAX / 2 - 1);
-        block_on(async {
-            for place in begun {
-                computes(place).await;
-            }
+        on_a_core(async {
+            let place = turns.enter(None);
+            let other = turns.enter(None);
+            let turn = other.turn(stays).await;
+            let mut waits = Box::pin(place.turn(stays));
+            assert!(poll_once(&mut waits).await.is_none());
+            place.displaced.set();
+            drop(turn);
+            assert!(waits.await.is_none());
         });
-        let later = turns.enter(None);
-        assert!(new[0].displaced.is_set() && !new[1].displaced.is_set());
-        assert!(begun.iter().all(|place| !place.displaced.is_set()));
-        assert!(!turns.has_wasted(), "nothing was computed for it");
-        new[1..=2].iter().for_each(|place| block_on(computes(place)));
-        let _last = turns.enter(None);
-        assert!(begun[0].displaced.is_set() && !begun[1].displaced.is_set());
-        assert!(!new[3].displaced.is_set() && !later.displaced.is_set());
     }
 
     /// A handshake that computes for 2 ms has the core rest for 18, whoever is given up meanwhile.

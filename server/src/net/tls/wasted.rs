@@ -8,22 +8,31 @@ use std::collections::BTreeMap;
 
 use crate::limits;
 
-/// The microsecond of a core at which each address has waited for what it has wasted.
+/// The addresses that have wasted something.
 #[derive(Debug, Default)]
-pub(super) struct Wasted(BTreeMap<u128, u64>);
+pub(super) struct Wasted(BTreeMap<u128, Debt>);
+
+/// Times in microseconds of a core.
+#[derive(Debug, Default)]
+struct Debt {
+    /// The address has waited for all that it has wasted.
+    until: u64,
+    /// The handshake that waits now has waited for its part, or the next one has if that gives up.
+    next: u64,
+}
 
 impl Wasted {
     /// The core has spent so many microseconds on a handshake that came to nothing.
     pub(super) fn charge(&mut self, from: u128, microseconds: u64, now: u64) {
         let is_full = |waiting: &BTreeMap<_, _>| waiting.len() >= limits::WASTING_ADDRESSES_MAX;
         if is_full(&self.0) && !self.0.contains_key(&from) {
-            self.0.retain(|_, until| *until > now);
+            self.0.retain(|_, debt| debt.until > now);
             if is_full(&self.0) {
                 return; // of so many, this one is forgiven
             }
         }
-        let until = self.0.entry(from).or_default();
-        // A single one, however long it took, has no more wait than one may.
+        let until = &mut self.0.entry(from).or_default().until;
+        // One failure, however long it computed, adds no more than one handshake may wait.
         let wait =
             microseconds.saturating_mul(limits::WASTED_TIMES).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
         *until = (*until).max(now).saturating_add(wait).min(now + limits::WASTED_MICROSECONDS_KEPT);
@@ -35,10 +44,14 @@ impl Wasted {
         self.0.is_empty()
     }
 
-    /// Microseconds that a new handshake of this address waits.
-    pub(super) fn wait(&self, from: u128, now: u64) -> u64 {
-        let left = self.0.get(&from).map_or(0, |until| until.saturating_sub(now));
-        left.min(limits::WASTED_WAIT_MICROSECONDS_MAX)
+    /// Microseconds that a new handshake of this address waits, whose turn it is: what is left of
+    /// the wait of one before it that gave up, if there is any.
+    pub(super) fn wait(&mut self, from: u128, now: u64) -> u64 {
+        let Some(debt) = self.0.get_mut(&from) else { return 0 };
+        if debt.next <= now {
+            debt.next = now + debt.until.saturating_sub(now).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
+        }
+        debt.next - now
     }
 }
 
@@ -53,11 +66,13 @@ mod tests {
         assert_eq!(wasted.wait(7, 1_000), 10 * limits::WASTED_TIMES);
         assert_eq!(wasted.wait(8, 1_000), 0, "no other address");
         wasted.charge(7, 20, 1_030);
-        assert_eq!(wasted.wait(7, 1_030), 30 * limits::WASTED_TIMES - 30, "for both of them");
+        assert_eq!(wasted.wait(7, 1_030), 10 * limits::WASTED_TIMES - 30, "what is left of that");
+        let first = 1_000 + 10 * limits::WASTED_TIMES;
+        assert_eq!(wasted.wait(7, first), 20 * limits::WASTED_TIMES, "and for the other one");
         (0..1_000).for_each(|_| wasted.charge(7, 300, 2_000));
         // Many that came to nothing together: several wait for them, and none of them long.
         let end = 2_000 + limits::WASTED_MICROSECONDS_KEPT;
-        for now in [2_000, end / 2, end - most] {
+        for now in [2_000, 2_000 + most, end / 2, end - most] {
             assert_eq!(wasted.wait(7, now), most, "at {now}");
         }
         assert_eq!((wasted.wait(7, end - 1), wasted.wait(7, end)), (1, 0));

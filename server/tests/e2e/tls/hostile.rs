@@ -274,8 +274,8 @@ fn dial_from(server: &Server, address: Ipv4Addr) -> TcpStream {
 }
 
 /// Each waits until eight times what the one before has cost is over, a tenth of a millisecond at
-/// least; all are answered. Only a machine of which a connection takes as long by itself passes this
-/// without that: `net/tls/turns.rs` and `handshake.rs` have tests that do not depend on time.
+/// least; all are answered. On a machine that needs so long for a connection anyway this test says
+/// nothing; those in `net/tls/turns.rs` and `handshake.rs` do not depend on time.
 #[test]
 fn a_handshake_waits_behind_one_of_its_address_that_came_to_nothing() {
     const FAILING: u32 = 300;
