@@ -7,70 +7,15 @@
 //! changed a million times costs little more to change, to look back at and to compact than one
 //! that was changed once.
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use crate::mvcc::key_change::{KeptChange, KeyChange};
 use crate::mvcc::revision::Revision;
 
 /// Changes of a full chunk.
 pub(super) const CHUNK: usize = 32;
 /// Parts of a full branch.
 const FANOUT: usize = 16;
-
-/// A key at some revision, as the index knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyMeta {
-    /// Revision of the put that began this generation.
-    pub create_revision: i64,
-    /// The last change.
-    pub modified: Revision,
-    /// Puts in this generation so far, from 1.
-    pub version: i64,
-}
-
-/// One change; a tombstone has version 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyChange {
-    /// When.
-    pub revision: Revision,
-    /// Begin of this generation, 0 for a tombstone.
-    pub create_revision: i64,
-    /// Puts in this generation up to this one, 0 for a tombstone.
-    pub version: i64,
-}
-
-impl KeyChange {
-    /// The key exists after this change.
-    #[must_use]
-    pub fn live(&self) -> Option<KeyMeta> {
-        (self.version > 0).then_some(KeyMeta {
-            create_revision: self.create_revision,
-            modified: self.revision,
-            version: self.version,
-        })
-    }
-}
-
-/// A change as it is kept, in half of its size.
-#[derive(Debug, Clone)]
-pub(super) enum KeptChange {
-    Usual {
-        /// The main revision, and the lower [`SUB_BITS`] bits of the sub-revision.
-        revision: u64,
-        /// Revisions since this generation began (of a tombstone, the higher bits of its
-        /// sub-revision), and in the lower [`PUTS_BITS`] bits one more than the version.
-        life: NonZeroU64,
-    },
-    /// One that does not fit (see [`KeptChange::usual`]).
-    Wide(Arc<KeyChange>),
-}
-
-/// Transactions have fewer puts than such a sub-revision can tell apart.
-const SUB_BITS: u32 = 16;
-/// Few keys are put four million times, however many revisions there are.
-const PUTS_BITS: u32 = 22;
-
-const _: () = assert!(size_of::<KeptChange>() == 16);
 
 /// A chunk or a branch; never empty.
 #[derive(Debug)]
@@ -94,63 +39,6 @@ pub(super) struct ChangesFrom<'c> {
     /// Parts that are still to come, the next ones last.
     parts: Vec<&'c [Part]>,
     chunk: &'c [KeptChange],
-}
-
-impl KeptChange {
-    pub(super) fn get(&self) -> KeyChange {
-        let (revision, life) = match self {
-            Self::Usual { revision, life } => (*revision, life.get()),
-            Self::Wide(change) => return **change,
-        };
-        let (main, sub) = divided(revision, SUB_BITS);
-        let (age, puts) = divided(life, PUTS_BITS);
-        let version = puts.cast_signed() - 1;
-        let (sub, create_revision) = match version {
-            0 => (age << SUB_BITS | sub, 0),
-            _ => (sub, (main - age).cast_signed()),
-        };
-        let revision = Revision { main: main.cast_signed(), sub: sub.cast_signed() };
-        KeyChange { revision, create_revision, version }
-    }
-
-    /// In two words, if it fits: if its main revision is below 2^48, its version below 2^22 - 1,
-    /// and it is a put by one of the first 2^16 operations of its transaction, fewer than 2^42
-    /// revisions after the key was created. Only a deletion changes more keys than that at once.
-    fn usual(change: KeyChange) -> Option<Self> {
-        let KeyChange { revision: Revision { main, sub }, create_revision, version } = change;
-        let (main, sub) = (u64::try_from(main).ok()?, u64::try_from(sub).ok()?);
-        let (sub_above, sub) = divided(sub, SUB_BITS);
-        let age = match version {
-            0 if create_revision == 0 => sub_above,
-            0 => return None,
-            _ if sub_above > 0 => return None,
-            _ => main.checked_sub(u64::try_from(create_revision).ok()?)?,
-        };
-        let puts = u64::try_from(version).ok()?.checked_add(1)?;
-        let life = NonZeroU64::new(joined(age, puts, PUTS_BITS)?)?;
-        Some(Self::Usual { revision: joined(main, sub, SUB_BITS)?, life })
-    }
-
-    fn revision(&self) -> Revision {
-        self.get().revision
-    }
-}
-
-/// The bits of a word above so many, and those many.
-fn divided(word: u64, bits: u32) -> (u64, u64) {
-    (word >> bits, word & ((1 << bits) - 1))
-}
-
-/// The word of two numbers, the second in so many bits; none if one of them does not fit.
-fn joined(above: u64, below: u64, bits: u32) -> Option<u64> {
-    let word = above << bits | below;
-    (divided(word, bits) == (above, below)).then_some(word)
-}
-
-impl From<KeyChange> for KeptChange {
-    fn from(change: KeyChange) -> Self {
-        Self::usual(change).unwrap_or_else(|| Self::Wide(Arc::new(change)))
-    }
 }
 
 impl Clone for Changes {
@@ -214,6 +102,14 @@ impl Changes {
         match self {
             Self::Chunk(changes) => changes.len() as u64,
             Self::Branch(parts) => parts.iter().map(|part| part.len).sum(),
+        }
+    }
+
+    /// The change, if there is only one.
+    pub(super) fn only(&self) -> Option<KeyChange> {
+        match self {
+            Self::Chunk(changes) if changes.len() == 1 => Some(changes[0].get()),
+            _ => None,
         }
     }
 
@@ -336,40 +232,6 @@ mod tests {
         let from = Revision { main: at, sub: i64::try_from(random.below(3)).unwrap() };
         let after = model.iter().skip_while(|change| change.revision <= from);
         assert!(tree.after(from).eq(after.copied()), "after {from:?}");
-    }
-
-    /// A number at the edges of what fits so many bits.
-    fn edges(bits: u32) -> [i64; 7] {
-        let end = 1 << bits;
-        [0, 1, end - 2, end - 1, end, end + 1, i64::MAX]
-    }
-
-    #[test]
-    fn a_change_is_kept_whatever_its_numbers() {
-        for main in edges(48) {
-            for sub in edges(16) {
-                for age in edges(42) {
-                    for version in edges(22) {
-                        let revision = Revision { main, sub };
-                        let create_revision = if version == 0 { 0 } else { main.saturating_sub(age) };
-                        let change = KeyChange { revision, create_revision, version };
-                        let kept = KeptChange::from(change);
-                        assert_eq!(kept.get(), change);
-                        let fits = match version {
-                            0 => sub >> 58 == 0,
-                            _ => {
-                                sub >> 16 == 0 && create_revision >= 0 && (main - create_revision) >> 42 == 0
-                            }
-                        };
-                        let is_usual = main >> 48 == 0 && version < (1 << 22) - 1 && fits;
-                        assert_eq!(matches!(kept, KeptChange::Usual { .. }), is_usual, "{change:?}");
-                    }
-                }
-            }
-        }
-        // No tombstone has a create revision; a damaged file may say so.
-        let odd = KeyChange { revision: Revision { main: 9, sub: 1 }, create_revision: 3, version: 0 };
-        assert_eq!(KeptChange::from(odd).get(), odd);
     }
 
     /// Added to and cut at random, beside a list; older copies stay what they were.

@@ -16,20 +16,92 @@
 use std::sync::Arc;
 
 use crate::limits::VERSION_MAX;
-use crate::mvcc::key_changes::{CHUNK, Changes, KeptChange};
-pub use crate::mvcc::key_changes::{KeyChange, KeyMeta};
+pub use crate::mvcc::key_change::{KeyChange, KeyMeta};
+use crate::mvcc::key_change::{Life, Words, revision_of, revision_word};
+use crate::mvcc::key_changes::{CHUNK, Changes};
 use crate::mvcc::revision::Revision;
 use crate::varint;
 
 /// All changes of one key that are kept. Copies share the older ones.
 #[derive(Debug, Clone)]
-pub struct KeyHistory {
-    newest: KeptChange,
-    older: Option<Arc<Changes>>,
+pub struct KeyHistory(Kept);
+
+/// There is one for each key in memory. Most have no memory beside it: nodes of the index are
+/// copied and freed all the time, and memory of a key's own would be a miss of the processor's
+/// caches each time, which is most of what that costs in a large store.
+#[derive(Debug, Clone)]
+enum Kept {
+    /// One change.
+    One { life: Life, word: u64 },
+    /// A put and the one before it in its generation, which has this revision.
+    Two { life: Life, word: u64, before: u64 },
+    /// A change and some before it.
+    Many { life: Life, word: u64, older: Arc<Changes> },
+    /// The newest one does not fit two words.
+    Wide { newest: Arc<KeyChange>, older: Option<Arc<Changes>> },
 }
 
-/// There is one for each key in memory.
 const _: () = assert!(size_of::<KeyHistory>() == 24);
+
+/// The changes before the newest one.
+#[derive(Debug, Clone, Copy)]
+enum Older<'h> {
+    None,
+    One(KeyChange),
+    Many(&'h Changes),
+}
+
+/// The word of the revision of `before`, if `newest` is the put behind it in its generation, so
+/// that the one says all of the other.
+fn put_before(before: KeyChange, newest: KeyChange) -> Option<u64> {
+    let follows = newest.version == before.version + 1 && newest.create_revision == before.create_revision;
+    if before.version > 0 && follows { revision_word(before.revision) } else { None }
+}
+
+impl Kept {
+    fn of(newest: KeyChange, older: Option<Arc<Changes>>) -> Self {
+        let Some(Words { life, word }) = Words::of(newest) else {
+            return Self::Wide { newest: Arc::new(newest), older };
+        };
+        let Some(older) = older else { return Self::One { life, word } };
+        match older.only().and_then(|before| put_before(before, newest)) {
+            Some(before) => Self::Two { life, word, before },
+            None => Self::Many { life, word, older },
+        }
+    }
+
+    fn newest(&self) -> KeyChange {
+        match self {
+            Self::One { life, word } | Self::Two { life, word, .. } | Self::Many { life, word, .. } => {
+                Words { life: *life, word: *word }.change()
+            }
+            Self::Wide { newest, .. } => **newest,
+        }
+    }
+
+    fn older(&self) -> Older<'_> {
+        match self {
+            Self::One { .. } | Self::Wide { older: None, .. } => Older::None,
+            Self::Two { before, .. } => {
+                let KeyChange { create_revision, version, .. } = self.newest();
+                let revision = revision_of(*before);
+                Older::One(KeyChange { revision, create_revision, version: version - 1 })
+            }
+            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Older::Many(older),
+        }
+    }
+
+    /// The changes before the newest one, to be changed.
+    fn into_older(self) -> Option<Arc<Changes>> {
+        if let Older::One(before) = self.older() {
+            return Some(Changes::one(before));
+        }
+        match self {
+            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Some(older),
+            _ => None,
+        }
+    }
+}
 
 impl KeyHistory {
     /// A key's first put.
@@ -39,7 +111,7 @@ impl KeyHistory {
     }
 
     fn of(change: KeyChange) -> Self {
-        Self { newest: change.into(), older: None }
+        Self(Kept::of(change, None))
     }
 
     /// A put of which no earlier changes are known.
@@ -52,18 +124,29 @@ impl KeyHistory {
     /// The last change.
     #[must_use]
     pub fn newest(&self) -> KeyChange {
-        self.newest.get()
+        self.0.newest()
     }
 
     fn push(&mut self, change: KeyChange) {
         let previous = self.newest();
         let (new, last) = (change.revision, previous.revision);
         assert!(new > last, "a change at {new:?} follows one at {last:?}");
-        self.newest = change.into();
-        match &mut self.older {
-            Some(older) => Changes::push(older, previous),
-            older => *older = Some(Changes::one(previous)),
+        if let Kept::One { .. } = self.0
+            && let Some(before) = put_before(previous, change)
+            && let Some(Words { life, word }) = Words::of(change)
+        {
+            self.0 = Kept::Two { life, word, before };
+            return;
         }
+        let nothing = Kept::One { life: Life::default(), word: 0 };
+        let older = match std::mem::replace(&mut self.0, nothing).into_older() {
+            Some(mut older) => {
+                Changes::push(&mut older, previous);
+                older
+            }
+            None => Changes::one(previous),
+        };
+        self.0 = Kept::of(change, Some(older));
     }
 
     /// A put at `revision`.
@@ -98,7 +181,11 @@ impl KeyHistory {
         if newest.revision.main <= at {
             return Some(newest);
         }
-        self.older.as_ref()?.change_at(at)
+        match self.0.older() {
+            Older::None => None,
+            Older::One(before) => (before.revision.main <= at).then_some(before),
+            Older::Many(older) => older.change_at(at),
+        }
     }
 
     /// The key as of revision `at`.
@@ -115,14 +202,22 @@ impl KeyHistory {
 
     /// The changes behind a revision, oldest first.
     pub(crate) fn changes_after(&self, revision: Revision) -> impl Iterator<Item = KeyChange> + use<'_> {
-        let older = self.older.iter().flat_map(move |older| older.after(revision));
-        let newest = self.newest();
-        older.chain((newest.revision > revision).then_some(newest))
+        let (one, many) = match self.0.older() {
+            Older::None => (None, None),
+            Older::One(before) => (Some(before), None),
+            Older::Many(older) => (None, Some(older.after(revision))),
+        };
+        let last = one.into_iter().chain([self.newest()]);
+        many.into_iter().flatten().chain(last.filter(move |change| change.revision > revision))
     }
 
     /// How many changes there are.
     pub(crate) fn len(&self) -> u64 {
-        1 + self.older.as_ref().map_or(0, |older| older.len())
+        match self.0.older() {
+            Older::None => 1,
+            Older::One(_) => 2,
+            Older::Many(older) => 1 + older.len(),
+        }
     }
 
     /// Pieces of memory that it lies in, about.
@@ -134,7 +229,11 @@ impl KeyHistory {
     /// The oldest change that is kept.
     #[must_use]
     pub fn oldest(&self) -> KeyChange {
-        self.older.as_ref().map_or_else(|| self.newest(), |older| older.first())
+        match self.0.older() {
+            Older::None => self.newest(),
+            Older::One(before) => before,
+            Older::Many(older) => older.first(),
+        }
     }
 
     /// A compaction at `at` drops some of it, or all.
@@ -155,10 +254,14 @@ impl KeyHistory {
         let is_gone =
             |revision: Revision| revision <= from && kept.is_none_or(|kept| revision != kept.revision);
         let before = self.newest();
-        let compacted = (!is_gone(before.revision)).then(|| Self {
-            newest: self.newest.clone(),
-            older: self.older.as_ref().and_then(|older| Changes::cut(older, &is_gone)),
-        });
+        let left = || match (&self.0, self.0.older()) {
+            (_, Older::One(older)) if is_gone(older.revision) => Self::of(before),
+            (Kept::Many { older, .. } | Kept::Wide { older: Some(older), .. }, _) => {
+                Self(Kept::of(before, Changes::cut(older, &is_gone)))
+            }
+            _ => self.clone(),
+        };
+        let compacted = (!is_gone(before.revision)).then(left);
         let newest = compacted.as_ref().map(Self::newest);
         assert!(
             newest.is_none_or(|newest| newest == before),
@@ -193,7 +296,7 @@ impl KeyHistory {
 
     /// Appends the durable form of what a compaction at `at` leaves; false if it leaves nothing.
     pub fn encode_compacted(&self, at: i64, out: &mut Vec<u8>) -> bool {
-        if self.older.is_some() {
+        if !matches!(self.0.older(), Older::None) {
             let compacted = self.compacted(at);
             compacted.iter().for_each(|history| history.encode(out));
             return compacted.is_some();
@@ -355,10 +458,10 @@ mod tests {
         drop(history);
     }
 
-    /// The four-millionth put of a key is one like any other.
+    /// The millionth put of a key is one like any other.
     #[test]
     fn versions_go_on_behind_what_fits_two_words() {
-        let version = (1 << 22) - 4;
+        let version = (1 << 20) - 4;
         let put = KeyMeta { create_revision: 1, modified: revision(2, 0), version };
         let mut history = KeyHistory::recorded(put);
         (3..8).for_each(|main| history.put(revision(main, 0)));
@@ -372,6 +475,88 @@ mod tests {
         assert_eq!(compacted.newest().version, version + 5);
         assert!(history.delete(revision(8, i64::from(u32::MAX) + 1)));
         assert!(history.compacted(8).is_none());
+    }
+
+    /// Two puts of a generation need no memory of their own, whatever comes before and behind them;
+    /// all that is said of them is what a list says.
+    #[test]
+    fn a_put_and_the_one_before_it_are_kept_together() {
+        let is_two = |history: &KeyHistory| matches!(history.0, Kept::Two { .. });
+        let mut history = KeyHistory::created(revision(3, 2));
+        history.put(revision(5, 1));
+        assert!(is_two(&history));
+        let change =
+            |main, sub, version| KeyChange { revision: revision(main, sub), create_revision: 3, version };
+        assert_eq!(history.changes(), [change(3, 2, 1), change(5, 1, 2)]);
+        assert_eq!((history.len(), history.oldest()), (2, change(3, 2, 1)));
+        assert_eq!(
+            [2, 3, 4, 5].map(|at| history.change_at(at).map(|change| change.version)),
+            [None, Some(1), Some(1), Some(2)]
+        );
+        assert!(history.changes_after(revision(3, 2)).eq([change(5, 1, 2)]));
+        assert!([2, 3, 4].iter().all(|at| history.compacted(*at).is_some_and(|left| is_two(&left))));
+        assert!(!history.loses(4) && history.loses(5));
+        assert_eq!(history.compacted(5).unwrap().changes(), [change(5, 1, 2)]);
+        history.put(revision(6, 0));
+        let three = [change(3, 2, 1), change(5, 1, 2), change(6, 0, 3)];
+        assert_eq!((history.changes(), is_two(&history)), (three.to_vec(), false));
+        let left = history.compacted(5).unwrap();
+        assert!(is_two(&left), "also when it was more");
+        assert_eq!(left.changes(), three[1..]);
+        for later in [revision(7, 0), revision(1 << 46, 0)] {
+            let (mut gone, mut wide) = (history.compacted(6).unwrap(), left.clone());
+            assert!(gone.delete(later));
+            assert!(!is_two(&gone) && gone.changes().len() == 2, "a tombstone says nothing of the put");
+            wide.put(later);
+            assert_eq!(wide.changes()[..2], three[1..]);
+            assert_eq!(wide.newest(), KeyChange { revision: later, create_revision: 3, version: 4 });
+        }
+    }
+
+    /// Any changes in any order, beside a list.
+    #[test]
+    fn a_history_is_the_list_that_it_stands_for() {
+        let mut random = crate::random::Random::new(5);
+        for _ in 0..2_000 {
+            let first = [1, (1 << 46) - 9][usize::from(random.one_in(4))];
+            let mut history = KeyHistory::created(revision(first, 0));
+            let (mut model, mut main) = (history.changes(), first);
+            for _ in 0..random.below(8) {
+                main += i64::try_from(random.below(4)).unwrap();
+                let last = model[model.len() - 1].revision;
+                let sub = if last.main == main { last.sub + 1 } else { 0 };
+                let sub = if random.one_in(9) { sub + (1 << 14) } else { sub };
+                if random.one_in(3) {
+                    history.delete(revision(main, sub));
+                } else {
+                    history.put(revision(main, sub));
+                }
+                if history.newest() != model[model.len() - 1] {
+                    model.push(history.newest());
+                }
+                if random.one_in(4) {
+                    let at = main - i64::try_from(random.below(5)).unwrap();
+                    let kept = model.iter().rposition(|change| change.revision.main <= at);
+                    let Some(kept) = kept else { continue };
+                    let from = if model[kept].version > 0 { kept } else { kept + 1 };
+                    model.drain(..from);
+                    let Some(left) = history.compacted(at) else {
+                        assert!(model.is_empty());
+                        break;
+                    };
+                    history = left;
+                }
+                assert_eq!(history.changes(), model);
+                assert_eq!((history.len(), history.oldest()), (model.len() as u64, model[0]));
+                for at in first - 1..=main {
+                    let expected = model.iter().rev().find(|change| change.revision.main <= at);
+                    assert_eq!(history.change_at(at), expected.copied(), "at {at}");
+                    let after = revision(at, 0);
+                    let expected = model.iter().filter(|change| change.revision > after).copied();
+                    assert!(history.changes_after(after).eq(expected));
+                }
+            }
+        }
     }
 
     /// A compaction shares what it leaves, and a window of changes that goes on is no longer than
