@@ -8,9 +8,12 @@ use std::time::Duration;
 pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// TLS handshakes under way on a core; with more of them one of the address with the most ends.
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
-/// Bytes that all handshakes under way on a core were sent; when there are more, the one with the
-/// most ends, of the address with the most.
+/// Bytes that all handshakes under way on a core were sent; when there are more, an old one with
+/// many ends, of the address with the most.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of a caller that was not answered yet. Hellos have a few hundred, with keys of the coming
+/// kinds and a ticket some thousands.
+pub const TLS_HELLO_BYTES_MAX: usize = 16 * 1024;
 /// One of so many parts of the log core's time is for handshakes that members, or others, begin.
 pub const PEER_HANDSHAKE_PARTS: u64 = 10;
 /// For a handshake that comes to nothing new ones of its address wait for so many times as long as

@@ -100,13 +100,14 @@ impl<T> Places<T> {
         true
     }
 
-    /// Takes a place of the address that holds the most away: of bytes the largest one; of places
-    /// the oldest of those in which nothing has begun, unless in more of them something has. Of
-    /// several addresses that hold as much all are looked at.
+    /// Takes a place of the address that holds the most away: of bytes the oldest of those that hold
+    /// no less than they do on average; of places the oldest of those in which nothing has begun,
+    /// unless in more of them something has. Of several addresses that hold as much all are looked
+    /// at.
     pub fn displace(&mut self, most: Most) -> Option<T> {
         let number = match most {
             Most::Places => self.oldest_of_most(),
-            Most::Bytes => self.largest_of_most(),
+            Most::Bytes => self.large_one_of_most(),
         };
         self.remove(number?)
     }
@@ -120,10 +121,11 @@ impl<T> Places<T> {
         of_most().filter_map(|held| group(held).first()).min().copied()
     }
 
-    fn largest_of_most(&self) -> Option<u64> {
+    fn large_one_of_most(&self) -> Option<u64> {
         let most = self.of.values().map(|held| held.bytes).max()?;
-        let largest = self.of.values().filter(|held| held.bytes == most).filter_map(|held| held.sizes.last());
-        largest.max().map(|(_, number)| *number)
+        let of_most = self.of.values().filter(|held| held.bytes == most);
+        let large = of_most.flat_map(|held| held.sizes.range((most / held.sizes.len().max(1), 0)..));
+        large.map(|(_, number)| *number).min()
     }
 
     /// How many are taken.
@@ -168,17 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_the_address_that_holds_the_most_bytes_goes() {
+    fn an_old_and_large_one_of_the_address_that_holds_the_most_bytes_goes() {
         let mut places = Places::default();
-        let numbers = [1, 2, 2, 2].map(|from| places.add(from, from));
-        assert!([60, 30, 0, 40].iter().zip(numbers).all(|(bytes, number)| places.hold(number, *bytes)));
-        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 90));
-        assert!(places.remove(numbers[3]).is_none(), "the largest of them");
-        assert!(places.hold(numbers[1], 60) && places.hold(numbers[2], 1));
-        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 61));
-        assert!(places.remove(numbers[1]).is_none() && places.hold(numbers[2], 0));
-        assert_eq!([(); 2].map(|()| places.displace(Most::Bytes)), [Some(1), None], "the other holds none");
-        assert_eq!((places.len(), places.bytes()), (1, 0));
+        let numbers = [1, 2, 2, 2, 2].map(|from| places.add(from, from));
+        assert!([60, 5, 30, 0, 40].iter().zip(numbers).all(|(bytes, number)| places.hold(number, *bytes)));
+        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 105));
+        assert!(places.remove(numbers[2]).is_none(), "three hold 25 on average");
+        assert!(places.hold(numbers[4], 60));
+        assert_eq!((places.displace(Most::Bytes), places.bytes()), (Some(2), 65));
+        assert!(places.remove(numbers[4]).is_none() && places.hold(numbers[1], 0));
+        assert_eq!([(); 2].map(|()| places.displace(Most::Bytes)), [Some(1), None], "the others hold none");
+        assert_eq!((places.len(), places.bytes()), (2, 0));
     }
 
     #[test]

@@ -105,6 +105,7 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     let mut received = first.to_vec();
     // The side that dials has spoken before it hears anything.
     let mut has_spoken = first.is_empty();
+    let mut heard = 0;
     loop {
         if !received.is_empty() {
             if !has_spoken {
@@ -114,9 +115,14 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
             let Some(turn) = place.turn(|| !has_spoken && stream.has_hung_up()).await else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
-            let feeding = turn.compute(|| stream.feed(&received));
+            let mut feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
             has_spoken |= stream.has_records();
+            heard += received.len();
+            if !has_spoken && heard > limits::TLS_HELLO_BYTES_MAX {
+                let why = format!("a TLS hello of more than {} bytes", limits::TLS_HELLO_BYTES_MAX);
+                feeding = feeding.and(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+            }
             if has_spoken {
                 place.begin();
             }
@@ -377,19 +383,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hello_has_an_end() {
+        let record = |front: &[u8]| [&[0x16, 3, 1, 0x20, 0], front, &vec![0; 0x2000 - front.len()]].concat();
+        let message = [record(&[1, 0, 0xfa, 0]), record(&[]), record(&[])].concat();
+        let why = refused(&message).to_string();
+        assert!(why.contains("a TLS hello of more than 16384 bytes"), "{why}");
+    }
+
+    #[test]
     fn what_a_malformed_record_has_cost_is_wasted() {
+        refused(&[0x16, 3, 1, 0xff, 0xff]);
+    }
+
+    /// Why a caller that says this, and waits, is refused; that is wasted.
+    fn refused(says: &[u8]) -> io::Error {
         let dir = tempfile::tempdir().unwrap();
         let (server, _) = server(dir.path());
         on_a_core(async {
             let path = dir.path().join("socket");
             let listener = UnixListener::bind(&path).unwrap();
-            let (ours, _theirs) = (connect_file(&path).unwrap(), listener.accept().unwrap());
+            let (ours, mut theirs) = (connect_file(&path).unwrap(), listener.accept().unwrap().0);
+            theirs.write_all(&says[5..]).unwrap();
             let turns = HandshakeTurns::new(1);
             let place = turns.enter(None);
             let session = ServerConnection::new(server).unwrap();
-            let ended = converse(TlsStream::new(ours, session), &[0x16, 3, 1, 0xff, 0xff], &place).await;
-            assert!(ended.is_err() && turns.has_wasted());
-        });
+            let refused = converse(TlsStream::new(ours, session), &says[..5], &place).await;
+            assert!(turns.has_wasted());
+            refused.err().unwrap()
+        })
     }
 
     /// Members that records of a domain name have that domain's name, wherever they are.

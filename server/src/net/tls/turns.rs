@@ -53,7 +53,7 @@ impl Inside {
 
 /// Those of the address that holds the most lose their places while there is too much: the oldest
 /// of those that were not answered, for which nothing was computed yet, unless more of them were;
-/// of bytes the one with the most.
+/// of bytes an old one that holds many.
 fn make_room(places: &mut Places<Latch>) {
     loop {
         let most = if places.len() > limits::HANDSHAKES_PER_CORE_MAX {
@@ -302,11 +302,14 @@ mod tests {
         let places: Vec<_> = (0..4).map(|_| turns.enter(None)).collect();
         places.iter().for_each(|place| place.hold(one));
         assert!(places.iter().all(|place| !place.displaced.is_set()), "all of it");
-        places[2].hold(one + 1);
-        places[2].hold(7); // has no place any more
+        places[0].hold(one - 1);
+        places[2].hold(one + 2);
+        assert!(places[1].displaced.is_set(), "the oldest that holds no less than they do on average");
+        places[1].hold(7); // has no place any more
         places[3].hold(limits::HANDSHAKE_BYTES_PER_CORE_MAX + 1);
-        assert!(places[2..].iter().all(|place| place.displaced.is_set()), "those that hold the most");
-        assert!(places[..2].iter().all(|place| !place.displaced.is_set()));
+        assert!(
+            !places[0].displaced.is_set() && !places[2].displaced.is_set() && places[3].displaced.is_set()
+        );
         let new = turns.enter(None);
         new.hold(5);
         drop(places);
