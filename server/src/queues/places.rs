@@ -100,10 +100,10 @@ impl<T> Places<T> {
         true
     }
 
-    /// Takes a place of the address that holds the most away: of bytes the oldest of those that hold
-    /// no less than they do on average; of places the oldest of those in which nothing has begun,
-    /// unless in more of them something has. Of several addresses that hold as much all are looked
-    /// at.
+    /// Takes a place of the address that holds the most away: of bytes the oldest of those that
+    /// hold no less than they do on average; of places the oldest of those in which nothing has
+    /// begun, unless in more of them something has. Of several addresses that hold as much all are
+    /// looked at.
     pub fn displace(&mut self, most: Most) -> Option<T> {
         let number = match most {
             Most::Places => self.oldest_of_most(),
