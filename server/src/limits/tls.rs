@@ -12,8 +12,9 @@ pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 /// many ends, of the address with the most.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of a caller that was not answered yet. Hellos have a few hundred, with keys of the coming
-/// kinds and a ticket some thousands.
-pub const TLS_HELLO_BYTES_MAX: usize = 16 * 1024;
+/// kinds and a ticket some thousands; with the names of all authorities of a system, which some
+/// libraries add when they are asked to, twenty thousand.
+pub const TLS_HELLO_BYTES_MAX: usize = 32 * 1024;
 /// One of so many parts of the log core's time is for handshakes that members, or others, begin.
 pub const PEER_HANDSHAKE_PARTS: u64 = 10;
 /// For a handshake that comes to nothing new ones of its address wait for so many times as long as

@@ -84,16 +84,19 @@ fn verify_again(shown: &[CertificateDer<'_>], host: &str, material: &Material) -
 }
 
 async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &HandshakePlace) -> io::Result<T> {
-    let ended = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
     let late = async {
         sleep(limits::HANDSHAKE_DEADLINE).await;
-        ended("the TLS handshake takes too long")
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake takes too long"))
     };
     let displaced = async {
         place.displaced().await;
-        ended("too many TLS handshakes: a newer one has its place")
+        Err(displaced())
     };
     futures_lite::future::or(doing, futures_lite::future::or(late, displaced)).await
+}
+
+fn displaced() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "too many TLS handshakes: a newer one has its place")
 }
 
 /// Says and hears what a handshake needs.
@@ -105,30 +108,36 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     let mut received = first.to_vec();
     // The side that dials has spoken before it hears anything.
     let mut has_spoken = first.is_empty();
-    let mut heard = 0;
+    let (mut heard, mut answers) = (0, 0);
     loop {
         if !received.is_empty() {
             if !has_spoken {
                 receive_more(&mut stream, &mut received).await?;
+                place.hold(stream.received() + received.capacity());
             }
             // Behind the answer a caller may have said all that it has to say.
             let Some(turn) = place.turn(|| !has_spoken && stream.has_hung_up()).await else {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+                return Err(if place.is_displaced() {
+                    displaced()
+                } else {
+                    io::ErrorKind::UnexpectedEof.into()
+                });
             };
             let mut feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
-            has_spoken |= stream.has_records();
+            answers += u32::from(stream.has_records());
+            // For a request of another hello nothing is computed.
+            has_spoken |= answers > u32::from(stream.asked_again());
             heard += received.len();
-            if !has_spoken && heard > limits::TLS_HELLO_BYTES_MAX {
+            if has_spoken && feeding.is_ok() {
+                place.begin();
+            } else if heard > limits::TLS_HELLO_BYTES_MAX {
                 let why = format!("a TLS hello of more than {} bytes", limits::TLS_HELLO_BYTES_MAX);
                 feeding = feeding.and(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
             }
-            if has_spoken {
-                place.begin();
-            }
             if let Err(error) = feeding {
                 place.failed();
-                // The other side is told why; it may be gone.
+                // The other side is told why, by rustls; it may be gone.
                 let told = std::future::poll_fn(|context| stream.poll_send(context));
                 let _ = futures_lite::future::or(told, give_up()).await;
                 return Err(error);
@@ -150,7 +159,7 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     }
 }
 
-/// Adds what lies in the socket already: a part of a hello is not worth a turn of its own.
+/// Adds what lies in the socket already: the front of a hello is not worth a turn of its own.
 async fn receive_more<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut TlsStream<S>,
     received: &mut Vec<u8>,
@@ -183,7 +192,7 @@ async fn check<S>(
     if stream.is_resumed() {
         let now = UnixTime::since_unix_epoch(today::now());
         let verify = || callers.verify_client_cert(own, others, now);
-        let turn = place.turn(|| false).await.ok_or(io::ErrorKind::TimedOut)?;
+        let turn = place.turn(|| false).await.ok_or_else(displaced)?;
         let verified = turn.compute(verify);
         verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     }
@@ -243,7 +252,9 @@ mod tests {
 
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-    use rustls::ServerConfig;
+    use rustls::crypto::CryptoProvider;
+    use rustls::crypto::aws_lc_rs::kx_group;
+    use rustls::{ClientConfig, ServerConfig};
 
     use super::*;
     use crate::config::TlsConfig;
@@ -384,10 +395,49 @@ mod tests {
 
     #[test]
     fn a_hello_has_an_end() {
-        let record = |front: &[u8]| [&[0x16, 3, 1, 0x20, 0], front, &vec![0; 0x2000 - front.len()]].concat();
+        let record = |front: &[u8]| [&[0x16, 3, 1, 0x30, 0], front, &vec![0; 0x3000 - front.len()]].concat();
         let message = [record(&[1, 0, 0xfa, 0]), record(&[]), record(&[])].concat();
         let why = refused(&message).to_string();
-        assert!(why.contains("a TLS hello of more than 16384 bytes"), "{why}");
+        assert!(why.contains("a TLS hello of more than 32768 bytes"), "{why}");
+    }
+
+    /// Its first hello has cost a look at it; for the second one the server computes.
+    #[test]
+    fn a_caller_that_is_asked_for_another_hello_was_not_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, _) = server(dir.path());
+        // Of a group that the server does not take, and of one that it asks for then.
+        let kx_groups = vec![kx_group::MLKEM768, kx_group::X25519];
+        let provider = CryptoProvider { kx_groups, ..rustls::crypto::aws_lc_rs::default_provider() };
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let mut caller = ClientConnection::new(Arc::new(config), server_name("d.test").unwrap()).unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        on_a_core(async {
+            let (mut ours, mut theirs) = (connect_file(&path).unwrap(), listener.accept().unwrap().0);
+            theirs.set_nonblocking(true).unwrap();
+            caller.write_tls(&mut theirs).unwrap();
+            let mut first = [0; 24];
+            ours.read_exact(&mut first).await.unwrap();
+            let turns = HandshakeTurns::new(1);
+            let place = turns.enter(None);
+            let session = ServerConnection::new(server).unwrap();
+            let mut conversing = Box::pin(converse(TlsStream::new(ours, session), &first, &place));
+            let mut was_asked = false;
+            while !place.has_begun() {
+                assert!(poll_once(&mut conversing).await.is_none());
+                let _ = caller.complete_io(&mut theirs); // it does not wait
+                let asked = caller.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest);
+                assert!(!asked || was_asked || place.cost() > 0 && !place.has_begun());
+                was_asked |= asked;
+                give_way().await;
+            }
+            assert!(was_asked);
+        });
     }
 
     #[test]

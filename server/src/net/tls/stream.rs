@@ -95,6 +95,11 @@ impl<S> TlsStream<S> {
         self.session.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
+    /// The caller's first hello could not be answered: it was asked for another one.
+    pub(super) fn asked_again(&self) -> bool {
+        self.session.handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest)
+    }
+
     /// Gives ciphertext to the session: as much as it takes before plaintext is read, and of a
     /// session that is begun no more records than a turn has time for (new keys take ten
     /// microseconds each).

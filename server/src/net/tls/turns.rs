@@ -28,8 +28,10 @@ struct Inside {
     /// Those that were not answered yet, each in the line of its address: the first one may wait
     /// for what was wasted. All have places, which bounds them.
     new: Lines,
-    /// The first of those, when it has waited, and those that were answered and compute again, each
-    /// in the line of its address.
+    /// Those that were answered and compute again, in the same way.
+    begun: Lines,
+    /// The first of the new ones, when it has waited, and the first of those that have begun, each
+    /// in the line of its address, where they take turns.
     addresses: Lines,
     /// The first ones of all addresses in one line, of which one computes, or gives way.
     all: Lines,
@@ -52,8 +54,8 @@ impl Inside {
 }
 
 /// Those of the address that holds the most lose their places while there is too much: the oldest
-/// of those that were not answered, for which nothing was computed yet, unless more of them were;
-/// of bytes an old one that holds many.
+/// of those that were not answered, for which little was computed yet, unless more of them were; of
+/// bytes an old one that holds many.
 fn make_room(places: &mut Places<Latch>) {
     loop {
         let most = if places.len() > limits::HANDSHAKES_PER_CORE_MAX {
@@ -90,6 +92,7 @@ impl HandshakeTurns {
             clock: Ticker::new(),
             places: RefCell::default(),
             new: Lines::default(),
+            begun: Lines::default(),
             addresses: Lines::default(),
             all: Lines::default(),
             wasted: RefCell::default(),
@@ -127,7 +130,8 @@ impl HandshakeTurns {
     /// How many without an address are behind the one whose turn it is.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.0.new.waiting(address(None)) + self.0.addresses.waiting(address(None))
+        let Inside { new, begun, addresses, .. } = &*self.0;
+        [new, begun, addresses].map(|lines| lines.waiting(address(None))).iter().sum()
     }
 }
 
@@ -145,25 +149,36 @@ impl HandshakePlace {
         }
     }
 
-    /// The caller was answered: what was computed for it is more than a look at its hello.
+    /// The caller was answered: more was computed for it than a look at its hello.
     pub(super) fn begin(&self) {
         if !self.has_begun.replace(true) {
             self.inside.places.borrow_mut().begin(self.id);
         }
     }
 
-    /// Resolves when it is its turn: behind those of its address whose turn it was before, the
-    /// first time also behind what its address has wasted, and behind other things of the core if
-    /// handshakes have computed for a while. None if the caller is gone by then, or the place.
+    /// Another one has its place.
+    pub(super) fn is_displaced(&self) -> bool {
+        self.displaced.is_set()
+    }
+
+    /// Resolves when it is its turn: behind those of its address that have come as far as it has
+    /// and came before, the first time also behind what its address has wasted, and behind other
+    /// things of the core if handshakes have computed for a while. None if the caller is gone by
+    /// then, or the place.
     pub(super) async fn turn(&self, is_gone: impl Fn() -> bool) -> Option<HandshakeTurn<'_>> {
-        let Inside { clock, new, addresses, all, work, wasted, .. } = &*self.inside;
-        let of_new = if self.has_begun.get() { None } else { Some(new.turn(self.from).await) };
-        if !self.has_waited.replace(true) {
+        let Inside { clock, new, begun, addresses, all, work, wasted, .. } = &*self.inside;
+        let has_begun = self.has_begun.get();
+        let of_stage = if has_begun { begun } else { new }.turn(self.from).await;
+        let stays = || !is_gone() && !self.is_displaced();
+        if !has_begun && !self.has_waited.replace(true) {
             let wait = wasted.borrow_mut().wait(self.from, clock.microseconds());
-            // A caller that has gone is not in the way of those behind it.
-            if wait > 0 && !is_gone() {
+            if wait > 0 && stays() {
                 sleep(Duration::from_micros(wait)).await;
             }
+        }
+        // It is not in the way of those behind it.
+        if !stays() {
+            return None;
         }
         let of_address = addresses.turn(self.from).await;
         let of_all = all.turn(ALL).await;
@@ -179,8 +194,8 @@ impl HandshakePlace {
                 work.borrow_mut().rested();
             }
         }
-        let turn = HandshakeTurn { place: self, _lines: (of_new, of_address, of_all) };
-        (!is_gone() && !self.displaced.is_set()).then_some(turn)
+        let turn = HandshakeTurn { place: self, _lines: (of_stage, of_address, of_all) };
+        stays().then_some(turn)
     }
 
     /// Microseconds that will have been wasted if it comes to nothing.
@@ -214,19 +229,20 @@ impl HandshakePlace {
 /// The turn of a handshake, for one computation. It ends by being dropped.
 pub(super) struct HandshakeTurn<'p> {
     place: &'p HandshakePlace,
-    _lines: (Option<Turn<'p>>, Turn<'p>, Turn<'p>),
+    _lines: (Turn<'p>, Turn<'p>, Turn<'p>),
 }
 
 impl HandshakeTurn<'_> {
     /// Computes.
     pub(super) fn compute<T>(self, computing: impl FnOnce() -> T) -> T {
-        let HandshakePlace { inside, cost, .. } = self.place;
+        let HandshakePlace { inside, cost, from, .. } = self.place;
         let began = inside.clock.microseconds();
         let result = computing();
         let ended = inside.clock.microseconds();
         let took = ended.saturating_sub(began);
         if cost.get() == 0 {
             cost.set(limits::WASTED_CONNECTION_MICROSECONDS);
+            inside.wasted.borrow_mut().has_waited(*from);
         }
         cost.set(cost.get().saturating_add(took));
         inside.work.borrow_mut().took(took);
@@ -346,9 +362,11 @@ mod tests {
             let mut other = Box::pin(compute(&there, 1_000));
             assert!(poll_once(&mut other).await.is_none());
             drop(computes);
-            assert!(poll_once(&mut many[0]).await.is_some());
-            assert!(poll_once(&mut other).await.is_some());
-            assert!(poll_once(&mut many[1]).await.is_some());
+            for next in [0, 100, 1] {
+                turns.0.work.borrow_mut().rested(); // on a slow machine this would be another rest
+                let next = if next == 100 { &mut other } else { &mut many[next] };
+                assert!(poll_once(next).await.is_some());
+            }
         });
         assert_eq!(*computed.borrow(), [0, 1_000, 1], "addresses in turns, and each in order");
         assert!(turns.0.new.is_empty() && turns.0.all.is_empty());
@@ -411,10 +429,45 @@ mod tests {
         });
     }
 
+    /// Of one address there may be many that compute again and again.
+    #[test]
+    fn new_handshakes_and_those_that_have_begun_take_turns() {
+        let (turns, computed) = (HandshakeTurns::new(1), RefCell::new(Vec::new()));
+        let places = [(); 6].map(|()| turns.enter(None));
+        places[..4].iter().for_each(HandshakePlace::begin);
+        let compute = async |number: usize| {
+            let turn = places[number].turn(stays).await.expect("its caller stays");
+            turn.compute(|| computed.borrow_mut().push(number));
+        };
+        on_a_core(async {
+            let computes = turns.0.all.turn(ALL).await;
+            let mut all: Vec<_> = (0..6).map(|number| Some(Box::pin(compute(number)))).collect();
+            for waiting in all.iter_mut().flatten() {
+                assert!(poll_once(waiting).await.is_none());
+            }
+            drop(computes);
+            while all.iter().any(Option::is_some) {
+                for slot in &mut all {
+                    let Some(waiting) = slot else { continue };
+                    turns.0.work.borrow_mut().rested();
+                    if poll_once(waiting).await.is_some() {
+                        *slot = None;
+                    }
+                }
+            }
+        });
+        assert_eq!(*computed.borrow(), [0, 4, 1, 5, 2, 3]);
+    }
+
     #[test]
     fn a_caller_that_has_gone_has_no_turn_and_is_not_waited_for() {
         let (turns, here) = (HandshakeTurns::new(1), Some(IpAddr::from([10, 0, 0, 2])));
         on_a_core(async {
+            let of_address = turns.0.addresses.turn(address(here)).await;
+            let place = turns.enter(here);
+            let turn = poll_once(Box::pin(place.turn(|| true))).await;
+            assert!(turn.expect("it does not wait for those that have begun").is_none());
+            drop(of_address);
             waits_long(&turns, here);
             let place = turns.enter(here);
             let turn = poll_once(Box::pin(place.turn(|| true))).await;

@@ -17,8 +17,9 @@ pub(super) struct Wasted(BTreeMap<u128, Debt>);
 struct Debt {
     /// The address has waited for all that it has wasted.
     until: u64,
-    /// The handshake that waits now has waited for its part, or the next one has if that gives up.
-    next: u64,
+    /// The handshake that waits now has waited for its part, or the next one has if that one gives
+    /// up; none if no one has waited since one has computed.
+    next: Option<u64>,
 }
 
 impl Wasted {
@@ -45,13 +46,18 @@ impl Wasted {
     }
 
     /// Microseconds that a new handshake of this address waits, whose turn it is: what is left of
-    /// the wait of one before it that gave up, if there is any.
+    /// the wait of those before it that gave up, if there are any.
     pub(super) fn wait(&mut self, from: u128, now: u64) -> u64 {
         let Some(debt) = self.0.get_mut(&from) else { return 0 };
-        if debt.next <= now {
-            debt.next = now + debt.until.saturating_sub(now).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
+        let wait = debt.until.saturating_sub(now).min(limits::WASTED_WAIT_MICROSECONDS_MAX);
+        debt.next.get_or_insert(now + wait).saturating_sub(now)
+    }
+
+    /// A new handshake of this address computes: the next one has a wait of its own.
+    pub(super) fn has_waited(&mut self, from: u128) {
+        if let Some(debt) = self.0.get_mut(&from) {
+            debt.next = None;
         }
-        debt.next - now
     }
 }
 
@@ -68,14 +74,19 @@ mod tests {
         wasted.charge(7, 20, 1_030);
         assert_eq!(wasted.wait(7, 1_030), 10 * limits::WASTED_TIMES - 30, "what is left of that");
         let first = 1_000 + 10 * limits::WASTED_TIMES;
+        assert_eq!(wasted.wait(7, first), 0, "it has waited, or one before it");
+        wasted.has_waited(7);
         assert_eq!(wasted.wait(7, first), 20 * limits::WASTED_TIMES, "and for the other one");
+        wasted.has_waited(7);
         (0..1_000).for_each(|_| wasted.charge(7, 300, 2_000));
         // Many that came to nothing together: several wait for them, and none of them long.
         let end = 2_000 + limits::WASTED_MICROSECONDS_KEPT;
         for now in [2_000, 2_000 + most, end / 2, end - most] {
             assert_eq!(wasted.wait(7, now), most, "at {now}");
+            wasted.has_waited(7);
         }
         assert_eq!((wasted.wait(7, end - 1), wasted.wait(7, end)), (1, 0));
+        wasted.has_waited(7);
         wasted.charge(7, u64::MAX, 9_000_000);
         assert_eq!(wasted.wait(7, 9_000_000), most);
     }
