@@ -77,8 +77,8 @@ pub const DEFRAGMENT_REFUSALS_MAX: u32 = 20;
 /// lies low is theirs, and at its end, before it cuts. Some seconds; a reader may hold them longer.
 pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
 
-/// Steps that a key counts for which has changed since the revision that is read: its older changes
-/// lie elsewhere in memory.
+/// Steps that a key counts for which has changed since the revision that is read, and of which
+/// older changes lie elsewhere in memory.
 pub const LOOK_BACK_STEPS: usize = 4;
 
 /// Changes made since a View, up to which its last holder frees by itself what they have replaced:

@@ -1,13 +1,13 @@
 //! One change of a key, and the two words in which it is kept.
 //!
 //! ```text
-//! word: 46 bits of the main revision | 14 bits of the sub-revision | 4 bits of the age
+//! word: 45 bits of the main revision | 15 bits of the sub-revision | 4 bits of the age
 //! life: 36 bits of the age | 20 bits of the version
 //! ```
 //!
 //! The age of a put is how many revisions before it its generation began; that of a tombstone,
-//! which has none, is the higher bits of its sub-revision. The life of a change is a byte short of
-//! a word, so that what a change is kept in has room to say what kind of it that is.
+//! which has none, is the higher bits of its sub-revision. The life is a byte short of a word, so
+//! that the tag of an enum fits beside it.
 
 use std::sync::Arc;
 
@@ -47,11 +47,11 @@ impl KeyChange {
     }
 }
 
-/// Bits of main revisions: those of two years with a million revisions a second.
-const MAIN_BITS: u32 = 46;
-/// Transactions have fewer operations than such a sub-revision can tell apart. Only a deletion
-/// changes more keys than that at once.
-const SUB_BITS: u32 = 14;
+/// Bits of main revisions: those of a year with a million of them a second.
+const MAIN_BITS: u32 = 45;
+/// More changes than a transaction of puts makes, as a server bounds them. One that deletes very
+/// many keys and puts some behind that makes more.
+const SUB_BITS: u32 = 15;
 /// Bits of the age that lie in the word.
 const YOUNG_BITS: u32 = u64::BITS - MAIN_BITS - SUB_BITS;
 /// Few keys are put a million times, however many revisions there are.
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn a_change_is_kept_whatever_its_numbers() {
-        for main in edges(46) {
-            for sub in edges(14) {
+        for main in edges(45) {
+            for sub in edges(15).into_iter().chain(edges(55)) {
                 for age in edges(40) {
                     for version in edges(20) {
                         let revision = Revision { main, sub };
@@ -179,19 +179,30 @@ mod tests {
                         let kept = KeptChange::from(change);
                         assert_eq!(kept.get(), change);
                         let fits = match version {
-                            0 => sub >> 54 == 0,
+                            0 => sub >> 55 == 0,
                             _ => {
-                                sub >> 14 == 0 && create_revision >= 0 && (main - create_revision) >> 40 == 0
+                                sub >> 15 == 0 && create_revision >= 0 && (main - create_revision) >> 40 == 0
                             }
                         };
-                        let is_usual = main >> 46 == 0 && version >> 20 == 0 && fits;
+                        let is_usual = main >> 45 == 0 && version >> 20 == 0 && fits;
                         assert_eq!(matches!(kept, KeptChange::Usual { .. }), is_usual, "{change:?}");
                     }
                 }
             }
         }
-        // No tombstone has a create revision; a damaged file may say so.
-        let odd = KeyChange { revision: Revision { main: 9, sub: 1 }, create_revision: 3, version: 0 };
-        assert_eq!(KeptChange::from(odd).get(), odd);
+        // No tombstone has a create revision, and nothing is negative or older than its generation;
+        // a damaged file may say so.
+        for (main, sub, create_revision, version) in [
+            (9, 1, 3, 0),
+            (-9, 1, 3, 4),
+            (9, -1, 3, 4),
+            (9, -1, 0, 0),
+            (9, 1, -3, 4),
+            (9, 1, 3, -4),
+            (9, 1, 12, 4),
+        ] {
+            let odd = KeyChange { revision: Revision { main, sub }, create_revision, version };
+            assert_eq!(KeptChange::from(odd).get(), odd);
+        }
     }
 }

@@ -13,95 +13,17 @@
 //! Compaction at R keeps the newest change at or below R, unless that is a tombstone: at R the key
 //! is then gone either way. A key without changes is forgotten.
 
-use std::sync::Arc;
-
 use crate::limits::VERSION_MAX;
+use crate::mvcc::kept_history::{Kept, Older, put_before};
 pub use crate::mvcc::key_change::{KeyChange, KeyMeta};
-use crate::mvcc::key_change::{Life, Words, revision_of, revision_word};
+use crate::mvcc::key_change::{Life, Words};
 use crate::mvcc::key_changes::{CHUNK, Changes};
 use crate::mvcc::revision::Revision;
 use crate::varint;
 
-/// All changes of one key that are kept. Copies share the older ones.
+/// All changes of one key that are kept. Copies share those that have memory of their own.
 #[derive(Debug, Clone)]
 pub struct KeyHistory(Kept);
-
-/// There is one for each key in memory. Most have no memory beside it: nodes of the index are
-/// copied and freed all the time, and memory of a key's own would be a miss of the processor's
-/// caches each time, which is most of what that costs in a large store.
-#[derive(Debug, Clone)]
-enum Kept {
-    /// One change.
-    One { life: Life, word: u64 },
-    /// A put and the one before it in its generation, which has this revision.
-    Two { life: Life, word: u64, before: u64 },
-    /// A change and some before it.
-    Many { life: Life, word: u64, older: Arc<Changes> },
-    /// The newest one does not fit two words.
-    Wide { newest: Arc<KeyChange>, older: Option<Arc<Changes>> },
-}
-
-const _: () = assert!(size_of::<KeyHistory>() == 24);
-
-/// The changes before the newest one.
-#[derive(Debug, Clone, Copy)]
-enum Older<'h> {
-    None,
-    One(KeyChange),
-    Many(&'h Changes),
-}
-
-/// The word of the revision of `before`, if `newest` is the put behind it in its generation, so
-/// that the one says all of the other.
-fn put_before(before: KeyChange, newest: KeyChange) -> Option<u64> {
-    let follows = newest.version == before.version + 1 && newest.create_revision == before.create_revision;
-    if before.version > 0 && follows { revision_word(before.revision) } else { None }
-}
-
-impl Kept {
-    fn of(newest: KeyChange, older: Option<Arc<Changes>>) -> Self {
-        let Some(Words { life, word }) = Words::of(newest) else {
-            return Self::Wide { newest: Arc::new(newest), older };
-        };
-        let Some(older) = older else { return Self::One { life, word } };
-        match older.only().and_then(|before| put_before(before, newest)) {
-            Some(before) => Self::Two { life, word, before },
-            None => Self::Many { life, word, older },
-        }
-    }
-
-    fn newest(&self) -> KeyChange {
-        match self {
-            Self::One { life, word } | Self::Two { life, word, .. } | Self::Many { life, word, .. } => {
-                Words { life: *life, word: *word }.change()
-            }
-            Self::Wide { newest, .. } => **newest,
-        }
-    }
-
-    fn older(&self) -> Older<'_> {
-        match self {
-            Self::One { .. } | Self::Wide { older: None, .. } => Older::None,
-            Self::Two { before, .. } => {
-                let KeyChange { create_revision, version, .. } = self.newest();
-                let revision = revision_of(*before);
-                Older::One(KeyChange { revision, create_revision, version: version - 1 })
-            }
-            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Older::Many(older),
-        }
-    }
-
-    /// The changes before the newest one, to be changed.
-    fn into_older(self) -> Option<Arc<Changes>> {
-        if let Older::One(before) = self.older() {
-            return Some(Changes::one(before));
-        }
-        match self {
-            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Some(older),
-            _ => None,
-        }
-    }
-}
 
 impl KeyHistory {
     /// A key's first put.
@@ -220,10 +142,17 @@ impl KeyHistory {
         }
     }
 
-    /// Pieces of memory that it lies in, about.
+    /// Pieces of memory that it lies in, about: one for a chunk of changes, and where the newest is
+    /// a wide one, as all of a key that was put very often are, one for each change.
     #[must_use]
     pub fn pieces(&self) -> u64 {
-        self.len() / CHUNK as u64 + 1
+        let chunk = if let Kept::Wide { .. } = self.0 { 1 } else { CHUNK as u64 };
+        self.len() / chunk + 1
+    }
+
+    /// Its older changes lie elsewhere in memory.
+    pub(crate) fn lies_apart(&self) -> bool {
+        matches!(self.0.older(), Older::Many(_))
     }
 
     /// The oldest change that is kept.
@@ -395,7 +324,9 @@ mod tests {
         let mut gone = example();
         gone.delete(revision(10, 0));
         assert!(gone.compacted(10).is_none());
-        for history in [example(), gone, KeyHistory::created(revision(3, 1))] {
+        let mut two = KeyHistory::created(revision(3, 1));
+        two.put(revision(6, 0));
+        for history in [example(), gone, two, KeyHistory::created(revision(3, 1))] {
             for at in 0..12 {
                 let (mut one, mut other) = (Vec::new(), Vec::new());
                 let left = history.compacted(at).inspect(|history| history.encode(&mut one));
@@ -477,8 +408,8 @@ mod tests {
         assert!(history.compacted(8).is_none());
     }
 
-    /// Two puts of a generation need no memory of their own, whatever comes before and behind them;
-    /// all that is said of them is what a list says.
+    /// Two puts of a generation, if they are all, need no memory of their own; what is said of them
+    /// is what a list says.
     #[test]
     fn a_put_and_the_one_before_it_are_kept_together() {
         let is_two = |history: &KeyHistory| matches!(history.0, Kept::Two { .. });
@@ -503,10 +434,12 @@ mod tests {
         let left = history.compacted(5).unwrap();
         assert!(is_two(&left), "also when it was more");
         assert_eq!(left.changes(), three[1..]);
-        for later in [revision(7, 0), revision(1 << 46, 0)] {
+        for later in [revision(7, 0), revision(1 << 45, 0)] {
             let (mut gone, mut wide) = (history.compacted(6).unwrap(), left.clone());
             assert!(gone.delete(later));
-            assert!(!is_two(&gone) && gone.changes().len() == 2, "a tombstone says nothing of the put");
+            let tombstone = KeyChange { revision: later, create_revision: 0, version: 0 };
+            assert!(!is_two(&gone), "a tombstone says nothing of the put");
+            assert_eq!(gone.changes(), [three[2], tombstone]);
             wide.put(later);
             assert_eq!(wide.changes()[..2], three[1..]);
             assert_eq!(wide.newest(), KeyChange { revision: later, create_revision: 3, version: 4 });
@@ -518,28 +451,31 @@ mod tests {
     fn a_history_is_the_list_that_it_stands_for() {
         let mut random = crate::random::Random::new(5);
         for _ in 0..2_000 {
-            let first = [1, (1 << 46) - 9][usize::from(random.one_in(4))];
+            let first = [1, (1 << 45) - 9][usize::from(random.one_in(4))];
             let mut history = KeyHistory::created(revision(first, 0));
             let (mut model, mut main) = (history.changes(), first);
             for _ in 0..random.below(8) {
                 main += i64::try_from(random.below(4)).unwrap();
                 let last = model[model.len() - 1].revision;
                 let sub = if last.main == main { last.sub + 1 } else { 0 };
-                let sub = if random.one_in(9) { sub + (1 << 14) } else { sub };
+                let sub = if random.one_in(9) { sub + (1 << 15) } else { sub };
+                let (revision, before) = (revision(main, sub), model[model.len() - 1]);
+                let is_live = before.version > 0;
                 if random.one_in(3) {
-                    history.delete(revision(main, sub));
+                    assert_eq!(history.delete(revision), is_live);
+                    let tombstone = KeyChange { revision, create_revision: 0, version: 0 };
+                    model.extend(is_live.then_some(tombstone));
                 } else {
-                    history.put(revision(main, sub));
-                }
-                if history.newest() != model[model.len() - 1] {
-                    model.push(history.newest());
+                    history.put(revision);
+                    let create_revision = if is_live { before.create_revision } else { main };
+                    model.push(KeyChange { revision, create_revision, version: before.version + 1 });
                 }
                 if random.one_in(4) {
                     let at = main - i64::try_from(random.below(5)).unwrap();
                     let kept = model.iter().rposition(|change| change.revision.main <= at);
-                    let Some(kept) = kept else { continue };
-                    let from = if model[kept].version > 0 { kept } else { kept + 1 };
-                    model.drain(..from);
+                    let gone = kept.map_or(0, |kept| if model[kept].version > 0 { kept } else { kept + 1 });
+                    assert_eq!(history.loses(at), gone > 0);
+                    model.drain(..gone);
                     let Some(left) = history.compacted(at) else {
                         assert!(model.is_empty());
                         break;
@@ -551,12 +487,44 @@ mod tests {
                 for at in first - 1..=main {
                     let expected = model.iter().rev().find(|change| change.revision.main <= at);
                     assert_eq!(history.change_at(at), expected.copied(), "at {at}");
-                    let after = revision(at, 0);
+                    let after = Revision { main: at, sub: 0 };
                     let expected = model.iter().filter(|change| change.revision > after).copied();
                     assert!(history.changes_after(after).eq(expected));
                 }
             }
         }
+    }
+
+    /// Records of a file may say anything: a put goes on from the one before it, or does not.
+    #[test]
+    fn puts_that_do_not_follow_each_other_are_kept_as_they_are() {
+        let put = |main, create_revision, version| KeyMeta {
+            create_revision,
+            modified: revision(main, 0),
+            version,
+        };
+        let first = put(5, 3, 2);
+        for second in [put(6, 3, 3), put(6, 4, 3), put(6, 3, 4), put(6, 3, 2), put(6, 6, 1), put(6, 3, 1)] {
+            let mut history = KeyHistory::recorded(first);
+            history.put_as_recorded(second);
+            let changes = history.changes().iter().map(KeyChange::live).collect::<Vec<_>>();
+            assert_eq!(changes, [Some(first), Some(second)]);
+            assert_eq!(matches!(history.0, Kept::Two { .. }), second == put(6, 3, 3));
+            let mut bytes = Vec::new();
+            history.encode(&mut bytes);
+            assert_eq!(KeyHistory::decode(&bytes).unwrap().changes(), history.changes());
+        }
+    }
+
+    #[test]
+    fn wide_changes_are_pieces_of_their_own() {
+        let often = KeyMeta { create_revision: 1, modified: revision(2, 0), version: 1 << 20 };
+        let [mut wide, mut usual] = [often, KeyMeta { version: 1, ..often }].map(KeyHistory::recorded);
+        for main in 3..1_003 {
+            wide.put(revision(main, 0));
+            usual.put(revision(main, 0));
+        }
+        assert!(wide.pieces() > 1_000 && usual.pieces() < 40);
     }
 
     /// A compaction shares what it leaves, and a window of changes that goes on is no longer than

@@ -20,6 +20,7 @@ mod garbage;
 pub mod hash;
 mod index_pace;
 mod index_part;
+mod kept_history;
 mod key_change;
 mod key_changes;
 pub mod key_history;

@@ -213,7 +213,8 @@ impl Row<KeyHistory> {
 impl IndexEntry<'_> {
     /// Steps that it costs to find the change that was newest at a revision.
     pub(super) fn steps_at(&self, at: i64) -> usize {
-        if self.history.newest().revision.main <= at { 1 } else { LOOK_BACK_STEPS }
+        let looks_back = self.history.newest().revision.main > at && self.history.lies_apart();
+        if looks_back { LOOK_BACK_STEPS } else { 1 }
     }
 }
 

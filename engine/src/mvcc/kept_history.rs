@@ -1,0 +1,83 @@
+//! The kinds in which the history of a key is kept, in three words.
+
+use std::sync::Arc;
+
+use crate::mvcc::key_change::{KeyChange, Life, Words, revision_of, revision_word};
+use crate::mvcc::key_changes::Changes;
+
+/// There is one for each key in memory. Most have no memory beside it: nodes of the index are
+/// copied and freed all the time, and memory of a key's own would be a miss of the processor's
+/// caches each time, which is most of what that costs in a large store.
+#[derive(Debug, Clone)]
+pub(super) enum Kept {
+    /// One change.
+    One { life: Life, word: u64 },
+    /// A put, and the revision of the one before it in its generation.
+    Two { life: Life, word: u64, before: u64 },
+    /// A change and some before it.
+    Many { life: Life, word: u64, older: Arc<Changes> },
+    /// The newest one does not fit two words.
+    Wide { newest: Arc<KeyChange>, older: Option<Arc<Changes>> },
+}
+
+const _: () = assert!(size_of::<Kept>() == 24);
+
+/// The changes before the newest one.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Older<'h> {
+    None,
+    One(KeyChange),
+    Many(&'h Changes),
+}
+
+/// The word of the revision of `before`, if `newest` is the put behind it in its generation, so
+/// that the one says all of the other.
+pub(super) fn put_before(before: KeyChange, newest: KeyChange) -> Option<u64> {
+    let follows = newest.version == before.version + 1 && newest.create_revision == before.create_revision;
+    if before.version > 0 && follows { revision_word(before.revision) } else { None }
+}
+
+impl Kept {
+    pub(super) fn of(newest: KeyChange, older: Option<Arc<Changes>>) -> Self {
+        let Some(Words { life, word }) = Words::of(newest) else {
+            return Self::Wide { newest: Arc::new(newest), older };
+        };
+        let Some(older) = older else { return Self::One { life, word } };
+        match older.only().and_then(|before| put_before(before, newest)) {
+            Some(before) => Self::Two { life, word, before },
+            None => Self::Many { life, word, older },
+        }
+    }
+
+    pub(super) fn newest(&self) -> KeyChange {
+        match self {
+            Self::One { life, word } | Self::Two { life, word, .. } | Self::Many { life, word, .. } => {
+                Words { life: *life, word: *word }.change()
+            }
+            Self::Wide { newest, .. } => **newest,
+        }
+    }
+
+    pub(super) fn older(&self) -> Older<'_> {
+        match self {
+            Self::One { .. } | Self::Wide { older: None, .. } => Older::None,
+            Self::Two { before, .. } => {
+                let KeyChange { create_revision, version, .. } = self.newest();
+                let revision = revision_of(*before);
+                Older::One(KeyChange { revision, create_revision, version: version - 1 })
+            }
+            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Older::Many(older),
+        }
+    }
+
+    /// The changes before the newest one, to be changed.
+    pub(super) fn into_older(self) -> Option<Arc<Changes>> {
+        if let Older::One(before) = self.older() {
+            return Some(Changes::one(before));
+        }
+        match self {
+            Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Some(older),
+            _ => None,
+        }
+    }
+}
