@@ -111,10 +111,8 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     let (mut heard, mut answers) = (0, 0);
     loop {
         if !received.is_empty() {
-            if !has_spoken {
-                receive_more(&mut stream, &mut received).await?;
-                place.hold(stream.received() + received.capacity());
-            }
+            receive_more(&mut stream, &mut received).await?;
+            place.hold(stream.received() + received.capacity());
             // Behind the answer a caller may have said all that it has to say.
             let Some(turn) = place.turn(|| !has_spoken && stream.has_hung_up()).await else {
                 return Err(if place.is_displaced() {
@@ -125,13 +123,14 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
             };
             let mut feeding = turn.compute(|| stream.feed(&received));
             place.hold(stream.received());
-            answers += u32::from(stream.has_records());
-            // For a request of another hello nothing is computed.
+            // For a request of another hello nothing is computed; it is the first answer.
+            let answered = stream.has_records();
+            answers += u32::from(answered);
             has_spoken |= answers > u32::from(stream.asked_again());
-            heard += received.len();
+            heard = if answered { 0 } else { heard + received.len() };
             if has_spoken && feeding.is_ok() {
                 place.begin();
-            } else if heard > limits::TLS_HELLO_BYTES_MAX {
+            } else if !has_spoken && heard > limits::TLS_HELLO_BYTES_MAX {
                 let why = format!("a TLS hello of more than {} bytes", limits::TLS_HELLO_BYTES_MAX);
                 feeding = feeding.and(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
             }
@@ -159,7 +158,8 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     }
 }
 
-/// Adds what lies in the socket already: the front of a hello is not worth a turn of its own.
+/// Adds what lies in the socket already: the front of a hello, or of a chain, is not worth a turn
+/// of its own.
 async fn receive_more<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut TlsStream<S>,
     received: &mut Vec<u8>,

@@ -472,6 +472,7 @@ mod tests {
             let place = turns.enter(here);
             let turn = poll_once(Box::pin(place.turn(|| true))).await;
             assert!(turn.expect("it does not wait").is_none());
+            turns.0.wasted.borrow_mut().has_waited(address(here));
             let place = turns.enter(here);
             let goes = Cell::new(false);
             let mut waits = Box::pin(place.turn(|| goes.get()));
