@@ -27,26 +27,33 @@ const _: () = assert!(size_of::<Kept>() == 24);
 pub(super) enum Older<'h> {
     None,
     One(KeyChange),
-    Many(&'h Changes),
+    Many(&'h Arc<Changes>),
 }
 
 /// The word of the revision of `before`, if `newest` is the put behind it in its generation, so
 /// that the one says all of the other.
-pub(super) fn put_before(before: KeyChange, newest: KeyChange) -> Option<u64> {
+fn put_before(before: KeyChange, newest: KeyChange) -> Option<u64> {
     let follows = newest.version == before.version + 1 && newest.create_revision == before.create_revision;
     if before.version > 0 && follows { revision_word(before.revision) } else { None }
 }
 
 impl Kept {
     pub(super) fn of(newest: KeyChange, older: Option<Arc<Changes>>) -> Self {
-        let Some(Words { life, word }) = Words::of(newest) else {
-            return Self::Wide { newest: Arc::new(newest), older };
-        };
-        let Some(older) = older else { return Self::One { life, word } };
-        match older.only().and_then(|before| put_before(before, newest)) {
-            Some(before) => Self::Two { life, word, before },
-            None => Self::Many { life, word, older },
+        let before = older.as_ref().and_then(|older| older.only());
+        if let Some(two) = before.and_then(|before| Self::two(before, newest)) {
+            return two;
         }
+        match (Words::of(newest), older) {
+            (None, older) => Self::Wide { newest: Arc::new(newest), older },
+            (Some(Words { life, word }), None) => Self::One { life, word },
+            (Some(Words { life, word }), Some(older)) => Self::Many { life, word, older },
+        }
+    }
+
+    /// Two changes, if they can be kept without memory of their own.
+    pub(super) fn two(before: KeyChange, newest: KeyChange) -> Option<Self> {
+        let (before, Words { life, word }) = (put_before(before, newest)?, Words::of(newest)?);
+        Some(Self::Two { life, word, before })
     }
 
     pub(super) fn newest(&self) -> KeyChange {

@@ -14,9 +14,9 @@
 //! is then gone either way. A key without changes is forgotten.
 
 use crate::limits::VERSION_MAX;
-use crate::mvcc::kept_history::{Kept, Older, put_before};
+use crate::mvcc::kept_history::{Kept, Older};
+use crate::mvcc::key_change::Life;
 pub use crate::mvcc::key_change::{KeyChange, KeyMeta};
-use crate::mvcc::key_change::{Life, Words};
 use crate::mvcc::key_changes::{CHUNK, Changes};
 use crate::mvcc::revision::Revision;
 use crate::varint;
@@ -54,10 +54,9 @@ impl KeyHistory {
         let (new, last) = (change.revision, previous.revision);
         assert!(new > last, "a change at {new:?} follows one at {last:?}");
         if let Kept::One { .. } = self.0
-            && let Some(before) = put_before(previous, change)
-            && let Some(Words { life, word }) = Words::of(change)
+            && let Some(two) = Kept::two(previous, change)
         {
-            self.0 = Kept::Two { life, word, before };
+            self.0 = two;
             return;
         }
         let nothing = Kept::One { life: Life::default(), word: 0 };
@@ -183,11 +182,9 @@ impl KeyHistory {
         let is_gone =
             |revision: Revision| revision <= from && kept.is_none_or(|kept| revision != kept.revision);
         let before = self.newest();
-        let left = || match (&self.0, self.0.older()) {
-            (_, Older::One(older)) if is_gone(older.revision) => Self::of(before),
-            (Kept::Many { older, .. } | Kept::Wide { older: Some(older), .. }, _) => {
-                Self(Kept::of(before, Changes::cut(older, &is_gone)))
-            }
+        let left = || match self.0.older() {
+            Older::One(older) if is_gone(older.revision) => Self::of(before),
+            Older::Many(older) => Self(Kept::of(before, Changes::cut(older, &is_gone))),
             _ => self.clone(),
         };
         let compacted = (!is_gone(before.revision)).then(left);
