@@ -66,5 +66,7 @@ pub const TLS_BYTES_PER_EMPTY_RECORD: usize = 64 * 1024;
 pub const TLS_SEND_BYTES: usize = 64 * 1024;
 /// Bytes of TLS records read at a time.
 pub const TLS_READ_BYTES: usize = 16 * 1024;
-/// The same where the reader has hardly any room, and in handshakes.
+/// The same in handshakes: most hellos and chains are shorter.
+pub const TLS_HANDSHAKE_READ_BYTES: usize = 4096;
+/// The same where the reader has hardly any room.
 pub const TLS_SMALL_READ_BYTES: usize = 2048;

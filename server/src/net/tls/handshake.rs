@@ -109,9 +109,11 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     // The side that dials has spoken before it hears anything.
     let mut has_spoken = first.is_empty();
     let (mut heard, mut answers) = (0, 0);
+    if !received.is_empty() {
+        receive_more(&mut stream, &mut received).await?;
+    }
     loop {
         if !received.is_empty() {
-            receive_more(&mut stream, &mut received).await?;
             place.hold(stream.received() + received.capacity());
             // Behind the answer a caller may have said all that it has to say.
             let Some(turn) = place.turn(|| !has_spoken && stream.has_hung_up()).await else {
@@ -146,7 +148,7 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
         if !stream.is_handshaking() {
             return Ok(stream);
         }
-        received.resize(limits::TLS_SMALL_READ_BYTES, 0);
+        received.resize(limits::TLS_HANDSHAKE_READ_BYTES, 0);
         let reading = |context: &mut std::task::Context<'_>| {
             Poll::Ready(ready!(stream.poll_receive(context, &mut received)))
         };
@@ -158,14 +160,14 @@ async fn converse<S: AsyncRead + AsyncWrite + HangUp + Unpin>(
     }
 }
 
-/// Adds what lies in the socket already: the front of a hello, or of a chain, is not worth a turn
-/// of its own.
+/// Adds what lies in the socket already to the front of a hello, which is not worth a turn of its
+/// own.
 async fn receive_more<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut TlsStream<S>,
     received: &mut Vec<u8>,
 ) -> io::Result<()> {
     let had = received.len();
-    received.resize(had + limits::TLS_SMALL_READ_BYTES, 0);
+    received.resize(had + limits::TLS_HANDSHAKE_READ_BYTES, 0);
     let reading = std::future::poll_fn(|context| stream.poll_receive(context, &mut received[had..]));
     let read = futures_lite::future::poll_once(reading).await.unwrap_or(Ok(0))?;
     received.truncate(had + read);

@@ -71,13 +71,13 @@ fn without_figures(line: &str) -> String {
         let Some((before, after)) = line.split_once(field) else { return line };
         format!("{before}{field}{}", after.trim_start_matches(|digit: char| digit.is_ascii_digit()))
     });
-    for word in line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric() && letter != '.') {
-        let bare = word.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric());
+    // The unit of microseconds has a letter that is not of ASCII.
+    for word in line.split_inclusive(|letter: char| !letter.is_alphanumeric() && letter != '.') {
+        let bare = word.trim_end_matches(|letter: char| !letter.is_alphanumeric());
         let is_id = bare.len() >= 10 && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let is_duration = bare.ends_with("ms") && bare.starts_with(|first: char| first.is_ascii_digit());
         let name = if is_id {
             "ID"
-        } else if is_duration {
+        } else if is_duration(bare) {
             "TIME"
         } else {
             bare
@@ -90,6 +90,22 @@ fn without_figures(line: &str) -> String {
         out = out.replace("  ", " ");
     }
     out
+}
+
+/// As Go prints durations: `950.1us` (with a micro sign), `1.2ms`, `1.05s`, `1m2s`.
+fn is_duration(word: &str) -> bool {
+    let is_part = |letter: char| letter.is_ascii_digit() || ".hmn\u{b5}s".contains(letter);
+    word.starts_with(|first: char| first.is_ascii_digit()) && word.ends_with('s') && word.chars().all(is_part)
+}
+
+#[test]
+fn durations_of_any_unit_are_no_difference() {
+    for took in ["812ns", "944.44\u{b5}s", "1.2ms", "10.005ms", "1.05s", "1m2.5s"] {
+        assert_eq!(without_figures(&format!("proposal: took = {took}")), "proposal: took = TIME", "{took}");
+    }
+    for word in ["s", "ms", "m0", "m0s", "3rds", "puts", "7", "1.5"] {
+        assert!(!is_duration(word), "{word}");
+    }
 }
 
 fn assert_same(ours: (&Ctl<'_>, &str), theirs: (&Ctl<'_>, &str), what: &str) {
