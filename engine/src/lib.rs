@@ -42,6 +42,7 @@ pub mod error;
 pub mod key_parts;
 pub mod limits;
 pub mod mutants;
+mod pauses;
 pub mod random;
 pub mod varint;
 

@@ -87,6 +87,13 @@ pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
+/// Steps of work beside the cores between two pauses: about half a millisecond. With shorter ones
+/// the work gets too little of a CPU that is always wanted: a kernel takes a pause for the end of
+/// the time that it meant to give.
+pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
+/// Such steps that a page takes which is written: its layout, its checksum and its way to the disk.
+pub(crate) const STEPS_PER_PAGE: u32 = 4;
+
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
 

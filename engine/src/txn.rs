@@ -15,6 +15,7 @@ use crate::page::{
     PageId, PageKind, PageRef, encode_extent, extent_pages, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
     leaf_cell_elsewhere,
 };
+use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
 use crate::space::Extent;
 
@@ -38,6 +39,8 @@ pub struct WriteTxn<'d> {
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
     pub(crate) failed: bool,
+    /// Of the work on its changes.
+    pub(crate) pauses: Pauses,
 }
 
 /// Bounds of [`WriteTxn::move_down`] in a transaction, and its findings.
@@ -107,7 +110,8 @@ impl<'d> WriteTxn<'d> {
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
         let (freed, values, format_min) = (Vec::new(), PlacedValues::default(), meta.format);
         let end = db.space.end();
-        Self { db, base, trees, freed, values, end, user, format_min, shrinking: false, failed: false }
+        let (shrinking, failed, pauses) = (false, false, Pauses::default());
+        Self { db, base, trees, freed, values, end, user, format_min, shrinking, failed, pauses }
     }
 
     /// Sets a key; true if it is new.
@@ -167,6 +171,7 @@ impl<'d> WriteTxn<'d> {
         if self.failed {
             return Err(Error::Poisoned);
         }
+        self.pauses.count(1);
         let mut unplaced = Vec::new();
         let mut edit = Edit {
             base: &self.base.parts().pages,

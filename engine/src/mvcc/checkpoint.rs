@@ -456,6 +456,7 @@ impl Checkpoint {
             }
             Err(error) => return Err(error),
         };
+        index.free(); // all that changes have replaced meanwhile
         Ok(WrittenCheckpoint { db, result, is_spare: self.is_spare })
     }
 }

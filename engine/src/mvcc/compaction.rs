@@ -41,6 +41,7 @@ use crate::mvcc::record::key_of;
 use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::page::stored_cell_bytes;
+use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
@@ -248,6 +249,7 @@ impl CompactionPass {
         seek(&mut cursor, *from)?;
         for _ in 0..work.records_max * COMPACT_LOOKS_PER_RECORD {
             let Some(part) = runs.get(*run) else { break };
+            work.txn.pauses.count(1);
             let next = match cursor.next()? {
                 Some((key, record)) => Some((key, record_key(key)?, record)),
                 None => None,
@@ -319,8 +321,10 @@ fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
 fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
     let mut cursor = base.cursor(RECORDS);
     seek(&mut cursor, from)?;
+    let mut pauses = Pauses::default();
     for _ in 0..COMPACT_COUNTED_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
+        pauses.count(1);
         let revision = record_key(key)?.revision;
         if revision.main > through {
             return Ok(walking());
@@ -345,13 +349,14 @@ fn walk(
     needed: &mut RecordCounts,
     forgetting: &mut Vec<Vec<u8>>,
 ) -> bool {
-    let mut bytes = 0;
+    let (mut bytes, mut pauses) = (0, Pauses::default());
     for (number, (key, history)) in index.entries_from(from).enumerate() {
         let is_enough = forgetting.len() >= forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
         if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
             *from = key.to_vec();
             return false;
         }
+        pauses.count(1);
         if let Some(kept) = history.at(at) {
             needed.add(kept.modified.main, 1);
         }

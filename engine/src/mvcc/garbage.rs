@@ -18,8 +18,9 @@ use crate::snapshot::Snapshot;
 /// The memory that a View leaves behind: dropping it frees it, however long that takes.
 #[derive(Debug)]
 pub struct Garbage {
-    /// All of it is only held.
-    _parts: (IndexRoot, TailView, Snapshot),
+    index: IndexRoot,
+    /// The rest, which is only held.
+    _others: (TailView, Snapshot),
 }
 
 type Collect = dyn Fn(Garbage) + Send + Sync;
@@ -75,7 +76,12 @@ impl Collector {
 
 impl Garbage {
     pub(crate) fn new(index: IndexRoot, tail: TailView, tree: Snapshot) -> Self {
-        Self { _parts: (index, tail, tree) }
+        Self { index, _others: (tail, tree) }
+    }
+
+    /// Frees it with pauses: for a thread that no core waits for.
+    pub fn free(self) {
+        self.index.free();
     }
 }
 
@@ -125,7 +131,7 @@ mod tests {
         let is_freed = root.strong_count() == 0;
         let pile = std::mem::take(&mut *collected.lock().unwrap());
         assert_eq!(pile.len() - before, usize::from(!is_freed));
-        drop(pile);
+        pile.into_iter().for_each(Garbage::free);
         assert_eq!(root.strong_count(), 0, "the index is held by none of the garbage");
         is_freed
     }

@@ -196,6 +196,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                 }
             }
             keys += 1;
+            self.txn.pauses.count(1);
             std::mem::swap(&mut now, &mut last);
             if of_row.is_some() {
                 row = rows.next_parts()?;

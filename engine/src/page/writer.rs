@@ -2,8 +2,9 @@
 
 use crate::Result;
 use crate::disk::Disk;
-use crate::limits::WRITE_BYTES_MAX;
+use crate::limits::{STEPS_PER_PAGE, WRITE_BYTES_MAX};
 use crate::page::{PageId, PageRef, SHARING_LEAF, Verified};
+use crate::pauses::Pauses;
 
 /// Writes pages. Nothing is durable before the disk is synced.
 pub struct PageWriter<'d> {
@@ -15,6 +16,7 @@ pub struct PageWriter<'d> {
     first: PageId,
     /// A leaf has been written that has once what all of its keys begin with.
     has_sharing_leaf: bool,
+    pauses: Pauses,
 }
 
 impl std::fmt::Debug for PageWriter<'_> {
@@ -32,7 +34,8 @@ impl<'d> PageWriter<'d> {
         buffer: &'d mut Vec<u8>,
     ) -> Self {
         buffer.clear();
-        Self { disk, verified, page_bytes, buffer, first: PageId(0), has_sharing_leaf: false }
+        let (first, pauses) = (PageId(0), Pauses::default());
+        Self { disk, verified, page_bytes, buffer, first, has_sharing_leaf: false, pauses }
     }
 
     /// Writes one page, which `encode` lays out at the end of the buffer.
@@ -44,6 +47,7 @@ impl<'d> PageWriter<'d> {
         id: PageId,
         encode: impl FnOnce(u32, &mut Vec<u8>) -> PageRef,
     ) -> Result<PageRef> {
+        self.pauses.count(STEPS_PER_PAGE);
         let follows = self.first.0 + self.buffer.len() as u64 / u64::from(self.page_bytes) == id.0;
         if !follows || self.buffer.len() >= WRITE_BYTES_MAX {
             self.flush()?;
@@ -75,6 +79,7 @@ impl<'d> PageWriter<'d> {
             bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0,
             "an extent is whole pages"
         );
+        self.pauses.count(u32::try_from(pages).unwrap_or(u32::MAX).saturating_mul(STEPS_PER_PAGE));
         (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }

@@ -25,6 +25,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 
 use anyhow::Context as _;
 use glommio::ExecutorJoinHandle;
+use revd_engine::mvcc::Garbage;
 use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent, ProcessStep};
 use revd_member::raft::status::MemberStatus;
 use serde_json::json;
@@ -88,8 +89,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges).with_certificates(ends));
     process::watch(&counters.process).context("starting the thread that looks at this process")?;
-    let collect =
-        duties::cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
+    let collect = duties::cleaner::start(Arc::clone(&counters), Garbage::free)
+        .context("starting the thread that frees memory")?;
     member.machine.store().collect_garbage(collect);
     let (listening, listeners) = mpsc::channel();
     let (ready, stop) = (Latch::default(), Latch::default());

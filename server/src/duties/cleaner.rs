@@ -8,16 +8,18 @@ use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::threads;
 
-/// Starts the thread, on any CPU. It ends when the last clone of the returned function is dropped;
-/// the end of the process does not wait for it, since that frees everything at once.
+/// Starts the thread, on any CPU, which does `free` with all that it is given. It ends when the
+/// last clone of the returned function is dropped; the end of the process does not wait for it,
+/// since that frees everything at once.
 ///
 /// # Errors
 /// When the system has no thread.
 pub fn start<T: Send + 'static>(
     counters: Arc<Counters>,
+    free: impl Fn(T) + Send + 'static,
 ) -> std::io::Result<impl Fn(T) + Send + Sync + 'static> {
     let (to_cleaner, garbage) = sync_channel::<T>(limits::GARBAGE_MAX);
-    let clean = move || garbage.into_iter().for_each(drop);
+    let clean = move || garbage.into_iter().for_each(free);
     threads::begin("cleaner", clean)?;
     Ok(move |garbage| {
         // Garbage that does not get through is dropped here.
@@ -48,7 +50,7 @@ mod tests {
     #[test]
     fn garbage_is_freed_elsewhere_until_too_much_of_it_waits() {
         let counters = Arc::new(Counters::new(1));
-        let collect = start(Arc::clone(&counters)).unwrap();
+        let collect = start(Arc::clone(&counters), drop).unwrap();
         let (dropped, drops) = channel();
         let (open, gate) = channel();
         collect(Waste(dropped.clone(), Some(gate)));

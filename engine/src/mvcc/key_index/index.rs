@@ -10,6 +10,7 @@ use crate::mvcc::key_index::node::{self, IndexNode};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
+use crate::pauses::Pauses;
 
 /// A key as a put has left it, and as it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +163,11 @@ impl KeyIndex {
 }
 
 impl IndexRoot {
+    /// Frees what of it only this root holds, with pauses: for a thread that no core waits for.
+    pub(crate) fn free(self) {
+        node::free(self.node, &mut Pauses::default());
+    }
+
     /// A weak reference that tells whether the root is still there.
     #[cfg(test)]
     pub(crate) fn probe(&self) -> std::sync::Weak<impl Sized + use<>> {

@@ -8,6 +8,7 @@ use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::row::{Item, Row};
 use crate::mvcc::key_range::KeyRange;
+use crate::pauses::Pauses;
 
 /// Entries of a full leaf and children of a full branch. Copying a leaf copies this many histories
 /// of 24 B: small enough that a change after each publication costs about a microsecond.
@@ -102,6 +103,15 @@ impl Totals {
         self.newest = self.newest.max(after.revision.main);
         self.oldest = self.oldest.min(created(is).unwrap_or(i64::MAX));
         true
+    }
+}
+
+/// Frees a node and those below it, as far as nobody else holds them.
+pub(super) fn free(node: Arc<IndexNode>, pauses: &mut Pauses) {
+    let Some(node) = Arc::into_inner(node) else { return };
+    pauses.count(1);
+    if let IndexNode::Branch(children) = node {
+        children.into_items().into_iter().for_each(|child| free(child.node, pauses));
     }
 }
 
