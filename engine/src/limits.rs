@@ -1,5 +1,7 @@
 //! Bounds of the engine, and what must hold between them.
 
+use std::time::Duration;
+
 /// Bytes of a page when a file is made. Measured in docs/decisions/0002-page-size.md.
 pub const PAGE_BYTES_DEFAULT: u32 = 8 * 1024;
 /// Smallest page, for tests that want deep trees from few keys.
@@ -87,10 +89,10 @@ pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
-/// Steps of work beside the cores between two pauses: about half a millisecond. With shorter ones
-/// the work gets too little of a CPU that is always wanted: a kernel takes a pause for the end of
-/// the time that it meant to give.
+/// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
+/// Such a pause.
+pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 /// Such steps that a page takes which is written: its layout, its checksum and its way to the disk.
 pub(crate) const STEPS_PER_PAGE: u32 = 4;
 

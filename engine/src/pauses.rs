@@ -2,10 +2,9 @@
 //!
 //! A checkpoint and the freeing of memory run beside the cores, on the same CPUs. A kernel that
 //! looks at its threads at each tick leaves such work the CPU for milliseconds once it has it,
-//! while a core is ready to go on (decision 0037). At a pause the core has it at once; where nobody
-//! waits, the work goes on.
+//! while a core is ready to go on (decision 0037). In a pause the core has it.
 
-use crate::limits::WORK_BETWEEN_PAUSES;
+use crate::limits::{PAUSE, WORK_BETWEEN_PAUSES};
 
 /// Work since the last pause, in steps of a microsecond or less.
 #[derive(Debug, Default)]
@@ -14,10 +13,12 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Counts so many steps that were done, and makes a pause if it is time for one.
+    /// Counts so many steps that were done, and makes a pause if it is time for one. Blocks for it:
+    /// no core calls this while it serves.
+    #[expect(clippy::disallowed_methods, reason = "no core waits for this thread")]
     pub(crate) fn count(&mut self, steps: u32) {
         if self.is_due(steps) {
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
     }
 

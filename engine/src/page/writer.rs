@@ -79,7 +79,6 @@ impl<'d> PageWriter<'d> {
             bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0,
             "an extent is whole pages"
         );
-        self.pauses.count(u32::try_from(pages).unwrap_or(u32::MAX).saturating_mul(STEPS_PER_PAGE));
         (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }
