@@ -93,6 +93,8 @@ pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
 /// Such a pause.
 pub(crate) const PAUSE: Duration = Duration::from_micros(200);
+/// Looks at a key, of which nothing else is read, in the time of a step.
+pub(crate) const LOOKS_PER_STEP: usize = 8;
 /// Such steps that a page takes which is written: its layout, its checksum and its way to the disk.
 pub(crate) const STEPS_PER_PAGE: u32 = 4;
 

@@ -31,7 +31,7 @@ use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
     COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
     COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
-    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP,
+    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, LOOKS_PER_STEP,
 };
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
@@ -322,9 +322,9 @@ fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCoun
     let mut cursor = base.cursor(RECORDS);
     seek(&mut cursor, from)?;
     let mut pauses = Pauses::default();
-    for _ in 0..COMPACT_COUNTED_PER_STEP {
+    for number in 0..COMPACT_COUNTED_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
-        pauses.count(1);
+        pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
         let revision = record_key(key)?.revision;
         if revision.main > through {
             return Ok(walking());
@@ -356,7 +356,7 @@ fn walk(
             *from = key.to_vec();
             return false;
         }
-        pauses.count(1);
+        pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
         if let Some(kept) = history.at(at) {
             needed.add(kept.modified.main, 1);
         }
