@@ -133,7 +133,8 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     let (page_bytes, pages) = (base.meta.page_bytes, txn.db.space.end());
     let old = &base.pages.verified;
     let verified = if old.capacity() >= pages { Arc::clone(old) } else { Arc::new(old.resized(pages * 2)) };
-    let mut out = PageWriter::new(&*txn.db.disk, &verified, page_bytes, &mut txn.db.buffer);
+    let (pauses, buffer) = (std::mem::take(&mut txn.pauses), &mut txn.db.buffer);
+    let mut out = PageWriter::new(&*txn.db.disk, &verified, page_bytes, buffer).with_pauses(pauses);
     for (start, bytes) in txn.values.take_in_order() {
         out.write_extent(start, &bytes)?;
     }

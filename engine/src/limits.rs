@@ -95,8 +95,11 @@ pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
 pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 /// Looks at a key, of which nothing else is read, in the time of a step.
 pub(crate) const LOOKS_PER_STEP: usize = 8;
-/// Such steps that a page takes which is written: its layout, its checksum and its way to the disk.
-pub(crate) const STEPS_PER_PAGE: u32 = 4;
+/// Bytes that are laid out, checksummed and given to the disk in the time of a step.
+pub(crate) const BYTES_PER_STEP: usize = 2 * 1024;
+/// Unsaved bytes above which a checkpoint makes no pauses: it is behind, and calls wait when it
+/// falls back further.
+pub(crate) const PAUSES_UNSAVED_BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;

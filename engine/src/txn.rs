@@ -39,7 +39,7 @@ pub struct WriteTxn<'d> {
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
     pub(crate) failed: bool,
-    /// Of the work on its changes.
+    /// Pauses in the work on its changes.
     pub(crate) pauses: Pauses,
 }
 
@@ -123,6 +123,7 @@ impl<'d> WriteTxn<'d> {
     /// If the key is longer than `limits::key_bytes_max` or the value than
     /// `limits::VALUE_BYTES_MAX`: the owner of the table bounds both.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.pauses.count_bytes(value.len());
         let page_bytes = self.base.parts().meta.page_bytes;
         let is_table = table.index() < TABLES_MAX;
         assert!(is_table, "table {} is none of {TABLES_MAX}", table.0);

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use crate::db::Db;
-use crate::limits::SWEEP_PART;
+use crate::limits::{PAUSES_UNSAVED_BYTES_MAX, SWEEP_PART};
 use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
@@ -30,6 +30,7 @@ use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::TableChanges;
 use crate::mvcc::tail::TailView;
+use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
@@ -68,6 +69,7 @@ pub struct Checkpoint {
     records_since_index: u64,
     /// Index and nothing else: nothing is lost if it finds no room.
     is_spare: bool,
+    makes_pauses: bool,
 }
 
 /// A checkpoint that was written, or found no room.
@@ -167,6 +169,7 @@ impl Store {
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
             is_spare: kind != CheckpointKind::WithIndex && !self.has_unsaved() && !has_chores,
+            makes_pauses: false,
         })
     }
 
@@ -385,15 +388,29 @@ impl Checkpoint {
         assert!(newest <= revision, "the index is at {newest}, its checkpoint at {revision}");
     }
 
+    /// Writing it makes pauses, unless much waits for it: for a thread beside cores that are at
+    /// work.
+    #[must_use]
+    pub fn with_pauses(self) -> Self {
+        Self { makes_pauses: true, ..self }
+    }
+
+    fn pauses(&self) -> Pauses {
+        let are_made = self.makes_pauses && self.unsaved_bytes <= PAUSES_UNSAVED_BYTES_MAX;
+        if are_made { Pauses::wanted() } else { Pauses::default() }
+    }
+
     /// Writes and syncs. Blocks; may run on any thread.
     ///
     /// # Errors
     /// After any error the store must not go on: only opening it again tells what is on the disk.
     pub fn write(self) -> Result<WrittenCheckpoint> {
         self.assert_follows();
+        let mut pauses = self.pauses();
         let Self { mut db, from, mut to, tail, tables, index, index_work, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
+        txn.pauses = pauses.clone();
         txn.share_beginnings(INDEX);
         let defragmentation = match self.defragmentation {
             Some(defragmentation) => Some(defragmentation.step(&mut txn)?),
@@ -456,7 +473,7 @@ impl Checkpoint {
             }
             Err(error) => return Err(error),
         };
-        index.free(); // all that changes have replaced meanwhile
+        index.free(&mut pauses); // all that changes have replaced meanwhile
         Ok(WrittenCheckpoint { db, result, is_spare: self.is_spare })
     }
 }

@@ -176,7 +176,7 @@ impl CompactionPass {
             return Ok(done);
         }
         if let Stage::Counting { from, through } = self.stage {
-            self.stage = count(work.base, from, through, &mut done.counted)?;
+            self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
             && walk(
@@ -185,6 +185,7 @@ impl CompactionPass {
                 from,
                 Arc::make_mut(needed),
                 &mut done.forgetting,
+                &mut work.txn.pauses,
             )
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
@@ -318,10 +319,14 @@ fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
 
 /// Counts a bounded number of records, from one on; what is next. It reads keys only: records may
 /// be long.
-fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
+fn count(
+    base: &Snapshot,
+    (from, through): (Revision, i64),
+    counted: &mut RecordCounts,
+    pauses: &mut Pauses,
+) -> Result<Stage> {
     let mut cursor = base.cursor(RECORDS);
     seek(&mut cursor, from)?;
-    let mut pauses = Pauses::default();
     for number in 0..COMPACT_COUNTED_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
         pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
@@ -348,8 +353,9 @@ fn walk(
     from: &mut Vec<u8>,
     needed: &mut RecordCounts,
     forgetting: &mut Vec<Vec<u8>>,
+    pauses: &mut Pauses,
 ) -> bool {
-    let (mut bytes, mut pauses) = (0, Pauses::default());
+    let mut bytes = 0;
     for (number, (key, history)) in index.entries_from(from).enumerate() {
         let is_enough = forgetting.len() >= forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
         if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
@@ -437,8 +443,14 @@ mod tests {
         let mut is_over = false;
         while !is_over {
             let mut forgetting = Vec::new();
-            is_over =
-                walk((index.root(), COMPACT_RECORDS_PER_STEP), 3, &mut from, &mut needed, &mut forgetting);
+            is_over = walk(
+                (index.root(), COMPACT_RECORDS_PER_STEP),
+                3,
+                &mut from,
+                &mut needed,
+                &mut forgetting,
+                &mut Pauses::default(),
+            );
             steps.push(forgetting.len());
         }
         assert_eq!(needed.all(), steps.iter().sum::<usize>() as u64, "each key's newest put stays");

@@ -13,6 +13,7 @@ use crate::limits;
 use crate::limits::FREED_AT_ONCE_CHANGES;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::tail::TailView;
+use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
 
 /// The memory that a View leaves behind: dropping it frees it, however long that takes.
@@ -81,7 +82,7 @@ impl Garbage {
 
     /// Frees it with pauses: for a thread that no core waits for.
     pub fn free(self) {
-        self.index.free();
+        self.index.free(&mut Pauses::wanted());
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::disk::Disk;
-use crate::limits::{STEPS_PER_PAGE, WRITE_BYTES_MAX};
+use crate::limits::WRITE_BYTES_MAX;
 use crate::page::{PageId, PageRef, SHARING_LEAF, Verified};
 use crate::pauses::Pauses;
 
@@ -38,6 +38,11 @@ impl<'d> PageWriter<'d> {
         Self { disk, verified, page_bytes, buffer, first, has_sharing_leaf: false, pauses }
     }
 
+    /// Goes on with these pauses.
+    pub(crate) fn with_pauses(self, pauses: Pauses) -> Self {
+        Self { pauses, ..self }
+    }
+
     /// Writes one page, which `encode` lays out at the end of the buffer.
     ///
     /// # Errors
@@ -47,7 +52,7 @@ impl<'d> PageWriter<'d> {
         id: PageId,
         encode: impl FnOnce(u32, &mut Vec<u8>) -> PageRef,
     ) -> Result<PageRef> {
-        self.pauses.count(STEPS_PER_PAGE);
+        self.pauses.count_bytes(self.page_bytes as usize);
         let follows = self.first.0 + self.buffer.len() as u64 / u64::from(self.page_bytes) == id.0;
         if !follows || self.buffer.len() >= WRITE_BYTES_MAX {
             self.flush()?;
@@ -79,6 +84,7 @@ impl<'d> PageWriter<'d> {
             bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0,
             "an extent is whole pages"
         );
+        self.pauses.count_bytes(bytes.len());
         (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }

@@ -272,7 +272,7 @@ impl StateEffects for StateDriver {
     /// Plain blocking writes and syncs: this core goes on applying meanwhile.
     fn write(&mut self, checkpoint: Checkpoint, is_light: bool) {
         let write_now = move || {
-            let written = checkpoint.write();
+            let written = checkpoint.with_pauses().write();
             if is_light {
                 memory::give_back(); // under load the next checkpoint needs it again
             }

@@ -163,9 +163,9 @@ impl KeyIndex {
 }
 
 impl IndexRoot {
-    /// Frees what of it only this root holds, with pauses: for a thread that no core waits for.
-    pub(crate) fn free(self) {
-        node::free(self.node, &mut Pauses::default());
+    /// Frees the nodes that only this root holds, with pauses.
+    pub(crate) fn free(self, pauses: &mut Pauses) {
+        node::free(self.node, pauses);
     }
 
     /// A weak reference that tells whether the root is still there.

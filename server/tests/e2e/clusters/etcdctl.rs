@@ -77,7 +77,7 @@ fn without_figures(line: &str) -> String {
         let is_id = bare.len() >= 10 && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
         let name = if is_id {
             "ID"
-        } else if is_duration(bare) {
+        } else if out.ends_with("took = ") && is_duration(bare) {
             "TIME"
         } else {
             bare
@@ -103,6 +103,7 @@ fn durations_of_any_unit_are_no_difference() {
     for took in ["812ns", "944.44\u{b5}s", "1.2ms", "10.005ms", "1.05s", "1m2.5s"] {
         assert_eq!(without_figures(&format!("proposal: took = {took}")), "proposal: took = TIME", "{took}");
     }
+    assert_eq!(without_figures("granted with TTL(100000s)"), "granted with TTL(100000s)");
     for word in ["s", "ms", "m0", "m0s", "3rds", "puts", "7", "1.5"] {
         assert!(!is_duration(word), "{word}");
     }
@@ -129,7 +130,7 @@ const SCRIPT: &str = "
 2: endpoint hashkv --cluster
 0: compaction 2
 1: get a --rev 1
-1: lease grant 100000 --lease-id 7
+1: lease grant 100000
 0,1,2: version
 0,1,2: alarm list
 ";

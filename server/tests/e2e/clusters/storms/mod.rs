@@ -51,7 +51,7 @@ const SMALL_DISK_BYTES: u64 = 192 << 20;
 const LEASE_SLACK: u64 = 15_000_000;
 
 /// Errors that a fault may give to a client of revd.
-const ERRORS: [&str; 13] = [
+const ERRORS: [&str; 14] = [
     "(transport)",
     "Timeout expired",
     "the stream has ended",
@@ -65,6 +65,8 @@ const ERRORS: [&str; 13] = [
     "etcdserver: request timed out, possibly due to previous leader failure",
     "etcdserver: requested lease not found",
     "etcdserver: server stopped",
+    // A member that comes back may have 5,000 entries to apply, and says that as etcd does.
+    "etcdserver: too many requests",
 ];
 
 /// Leaves the history of a storm that has failed.
