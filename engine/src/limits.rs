@@ -99,7 +99,7 @@ pub(crate) const LOOKS_PER_STEP: usize = 8;
 pub(crate) const BYTES_PER_STEP: usize = 2 * 1024;
 /// Unsaved bytes above which a checkpoint makes no pauses: it is behind, and calls wait when it
 /// falls back further.
-pub(crate) const PAUSES_UNSAVED_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub(crate) const PAUSES_UNSAVED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
