@@ -371,6 +371,11 @@ pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 pub const METRICS_CONNECTIONS_MAX: usize = 64;
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
+/// How many times as many connections an edge has as the one whose core plays log and state too, if
+/// the kernel's spreading gives that one more.
+pub const CONNECTIONS_BESIDE_LOG: usize = 3;
+/// Connections on their way from one core to another.
+pub const HANDED_CONNECTIONS_MAX: usize = 128;
 /// Connections that the kernel holds until they are accepted.
 pub const LISTEN_BACKLOG: i32 = 4096;
 /// Open files kept from clients for the member itself: segments and directory of the log, the tree,

@@ -31,6 +31,7 @@ use crate::duties;
 use crate::limits::{self, MemoryLimits};
 use crate::memory;
 use crate::net::permits::ConnectionPermits;
+use crate::net::sharing::{self, SharingSeed};
 use crate::net::tls::TlsDomain;
 use crate::net::{ListenConfig, ListenGroup};
 use crate::observe::counters::Counters;
@@ -84,7 +85,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let tokens = Arc::clone(&api.auth.tokens);
     let listen = listen_config(config, permits, clients_tls);
     let member_duties = member_duties(config, identity.member, &peers_tls);
-    let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
+    let (mut from_edges, mut to_edges, mut sharing) = (Vec::new(), Vec::new(), sharing(roles));
     for (roles, seeds) in roles.iter().zip(&mut seeds) {
         let Some(edge) = roles.edge else { continue };
         let (to_log, from_edge) = pair(limits::MAILBOX_MESSAGES_MAX);
@@ -97,6 +98,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
             from_state,
             api: api.clone(),
             listen: listen.clone(),
+            sharing: sharing.next().expect("there is a part for each edge"),
             listening: listening.clone(),
             ready: ready.clone(),
             stop: stop.clone(),
@@ -235,6 +237,13 @@ fn request_limits(config: &Config) -> RequestLimits {
 
 fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
     MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges)
+}
+
+/// The parts that the edges have in the sharing of connections, by their numbers.
+fn sharing(roles: &[Roles]) -> impl Iterator<Item = SharingSeed> {
+    let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let first_has_log = roles.iter().any(|roles| roles.log && roles.edge.is_some());
+    sharing::seeds(edges, first_has_log).into_iter()
 }
 
 fn listen_config(

@@ -22,6 +22,7 @@ use crate::cores::Notifications;
 use crate::duties;
 use crate::edge::pending::Proposals;
 use crate::limits;
+use crate::net::sharing::SharingSeed;
 use crate::net::tls::TlsDomain;
 use crate::net::unread::Unread;
 use crate::net::{ListenConfig, Listeners};
@@ -43,6 +44,8 @@ pub struct EdgeSeed {
     pub api: ApiSeed,
     /// Where to listen.
     pub listen: ListenConfig,
+    /// Its part in the sharing of clients' connections.
+    pub sharing: SharingSeed,
     /// Told once clients can connect here.
     pub listening: Sender<()>,
     /// Set once this member's state is up to date and clients may come.
@@ -102,7 +105,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
     let (api, unread) = (Api::new(seed.api, Rc::clone(&proposals)), Rc::<Unread>::default());
     let edge = Rc::new(Edge {
         core: RefCell::new(EdgeCore::new(seed.member_duties.is_some())),
-        listeners: Rc::new(Listeners::new(Rc::clone(&api), Rc::clone(&unread), seed.listen)),
+        listeners: Rc::new(Listeners::new(Rc::clone(&api), Rc::clone(&unread), (seed.listen, seed.sharing))),
         listening: Cell::new(Some(seed.listening)),
         api,
         unread,

@@ -5,26 +5,14 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::path::Path;
-use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
-use serde_json::json;
 
-use crate::config::{Keepalive, ListenAddress, ListenPlace};
+use crate::config::{Keepalive, ListenPlace};
 use crate::limits;
-use crate::net::closing::ClosingLine;
-use crate::net::connection;
-use crate::net::context::EdgeContext;
-use crate::net::permits::{ConnectionPermit, ConnectionPermits};
-use crate::net::socket::{Opened, Socket};
 use crate::net::unix::{self, UnixSockets};
-use crate::observe::bounds::Bound;
-use crate::observe::log;
-use crate::queues::gate::{Gate, Pass};
-use crate::queues::sleep::sleep;
-use crate::queues::turn::give_way;
 
 /// Waits until no other process listens there.
 ///
@@ -143,72 +131,21 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
     Ok(socket)
 }
 
-/// Accepts connections for as long as it is not dropped.
-pub(super) async fn accept(
-    (listener, address): (TcpListener, ListenAddress),
-    edge: Rc<EdgeContext>,
-    (gate, permits, closing): (Gate, Arc<ConnectionPermits>, Rc<ClosingLine<Opened>>),
-) {
-    let address = Rc::new(address);
-    let mut told = None;
-    let mut accepted = 0_usize;
-    loop {
-        let Ok(stream) = listener.accept().await else {
-            sleep(limits::ACCEPT_RETRY_INTERVAL).await;
-            continue;
-        };
-        accepted += 1;
-        if accepted.is_multiple_of(limits::ACCEPTS_PER_TURN) {
-            give_way().await; // the next connection may be there already
-        }
-        // A member that has too many connections closes new ones at once: clients try another
-        // member.
-        let Some((pass, permit)) = admit(&gate, &permits, &closing) else {
-            drop(stream);
-            edge.api.reached(Bound::Connections);
-            tell_refused(&mut told, edge.clock.milliseconds(), &address, &permits);
-            continue;
-        };
-        let pass = Rc::new(pass);
-        let socket = Socket::new((stream, permit, Rc::clone(&pass)), &closing);
-        glommio::spawn_local(connection::serve(socket, Rc::clone(&address), Rc::clone(&edge), pass)).detach();
-    }
+/// The socket of a connection that another core is to serve.
+pub(super) fn release(stream: TcpStream) -> OwnedFd {
+    // SAFETY: the stream gives its descriptor up, and nothing else owns it.
+    unsafe { OwnedFd::from_raw_fd(stream.into_raw_fd()) }
 }
 
-/// A place for one more connection, and a permit, if there are. One whose client has gone may be
-/// closed for it before its turn, if it waits on this core: one that waits on another core has a
-/// permit of all cores for some milliseconds more.
-fn admit<T>(
-    gate: &Gate,
-    permits: &Arc<ConnectionPermits>,
-    closing: &ClosingLine<T>,
-) -> Option<(Pass, ConnectionPermit)> {
-    let enter = || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?));
-    enter().or_else(|| closing.close_one().then(enter).flatten())
-}
-
-/// Logs that connections are refused, once in `REFUSED_INTERVAL`.
-fn tell_refused(told: &mut Option<u64>, now: u64, address: &ListenAddress, permits: &ConnectionPermits) {
-    let interval = u64::try_from(limits::REFUSED_INTERVAL.as_millis()).unwrap_or(u64::MAX);
-    if told.is_some_and(|told| now.saturating_sub(told) < interval) {
-        return;
-    }
-    *told = Some(now);
-    log::warn(
-        "too many connections: new connections are closed",
-        json!({
-            "address": address.place.to_string(), "connections-max": permits.max(),
-            "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX,
-        }),
-    );
+/// A connection that another core has accepted.
+pub(super) fn adopt(socket: OwnedFd) -> TcpStream {
+    // SAFETY: the descriptor is a connected socket that has no other owner.
+    unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read as _, Write as _};
-
     use super::*;
-    use crate::queues::sleep::on_a_core;
 
     #[test]
     fn a_connection_inherits_the_timeouts_of_the_listening_socket() {
@@ -253,53 +190,5 @@ mod tests {
         drop(other);
         waiting.join().unwrap().expect("it is free by now");
         assert!(!dir.path().join("socket").exists());
-    }
-
-    #[test]
-    fn one_that_waits_to_be_closed_makes_room_for_a_new_one() {
-        for (permits_max, inside_max) in [(2, 2), (usize::MAX, limits::CONNECTIONS_PER_CORE_MAX)] {
-            let (gate, permits, line) =
-                (Gate::default(), ConnectionPermits::new(permits_max), ClosingLine::new());
-            let mut open: Vec<_> =
-                std::iter::from_fn(|| admit(&gate, &permits, &line)).take(inside_max + 1).collect();
-            assert_eq!(open.len(), inside_max, "all that there may be, none of which has gone");
-            // Two clients go away: each of them has its place and its permit until it is closed.
-            open.drain(..2).for_each(|gone| line.push(gone));
-            assert_eq!(gate.inside(), inside_max);
-            for _ in 0..2 {
-                // One is closed for each that comes, and no more than that.
-                open.push(admit(&gate, &permits, &line).unwrap());
-                assert_eq!(gate.inside(), inside_max);
-            }
-            assert!(admit(&gate, &permits, &line).is_none() && !line.close_one());
-            // Where there is room nothing is closed before its turn.
-            drop(open.pop());
-            line.push(open.pop().unwrap());
-            assert!(admit(&gate, &permits, &line).is_some());
-            assert!(line.close_one());
-            assert_eq!(gate.inside(), inside_max - 2);
-        }
-    }
-
-    #[test]
-    fn a_socket_that_waits_to_be_closed_has_its_permit_and_its_place() {
-        on_a_core(async {
-            let (gate, permits, line) = (Gate::default(), ConnectionPermits::new(1), ClosingLine::new());
-            let dir = tempfile::tempdir().unwrap();
-            let listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
-            let stream = connect_file(&dir.path().join("socket")).unwrap();
-            let mut theirs = listener.accept().unwrap().0;
-            theirs.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-            let pass = Rc::new(gate.enter(1).unwrap());
-            let socket = Socket::new((stream, permits.take().unwrap(), Rc::clone(&pass)), &line);
-            drop((socket, pass));
-            theirs.write_all(&[1]).expect("it is open");
-            assert!(permits.take().is_none() && gate.inside() == 1);
-            assert!(line.close_one());
-            assert!(permits.take().is_some() && gate.inside() == 0);
-            // Reset, as a rule: there is a byte that nobody has read.
-            let closed = theirs.read(&mut [0]).map_err(|error| error.kind());
-            assert!(matches!(closed, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{closed:?}");
-        });
     }
 }

@@ -1,8 +1,9 @@
 //! From a socket to a service and back; services (`api`) know nothing of it.
 //!
-//! - `listen` accepts connections, on sockets of addresses and of files (`unix`); `connection`
-//!   finds out which protocol a client speaks; `context` is what the connections of an edge share,
-//!   `permits` bounds their number, and `closing` closes their sockets in turns.
+//! - `listen` opens the sockets of addresses and of files (`unix`); `intake` accepts connections,
+//!   `sharing` hands some of them to other cores; `connection` finds out which protocol a client
+//!   speaks; `context` is what the connections of an edge share, `permits` bounds their number, and
+//!   `closing` closes their sockets in turns.
 //! - gRPC: `http2` drives a connection. `request_headers` decodes header blocks, `messages` cuts
 //!   request bodies into messages, `calls` keeps the calls under way and `ready_queue` those that
 //!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
@@ -23,6 +24,7 @@ mod health;
 pub(crate) mod http;
 pub(crate) mod http1;
 mod http2;
+mod intake;
 mod keepalive;
 pub mod listen;
 mod messages;
@@ -32,6 +34,7 @@ pub(crate) mod plain;
 mod ready_queue;
 mod reply;
 mod request_headers;
+pub mod sharing;
 pub(crate) mod socket;
 pub mod tls;
 pub mod unix;
@@ -46,10 +49,11 @@ use crate::api::Api;
 use crate::clock::Ticker;
 use crate::config::{Keepalive, ListenAddress};
 use crate::limits;
-use crate::net::closing::ClosingLine;
 use crate::net::context::EdgeContext;
+use crate::net::intake::Intake;
 use crate::net::messages::MessageLimits;
 use crate::net::permits::ConnectionPermits;
+use crate::net::sharing::SharingSeed;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unix::UnixSockets;
 use crate::net::unread::Unread;
@@ -96,6 +100,8 @@ pub struct Listeners {
     /// Connections of clients, and at addresses of metrics.
     gate: Gate,
     metrics_gate: Gate,
+    /// Its part in the sharing of clients' connections, until it has begun.
+    sharing: RefCell<SharingSeed>,
     /// Cancelled by being dropped.
     accepting: RefCell<Vec<glommio::Task<()>>>,
 }
@@ -103,7 +109,7 @@ pub struct Listeners {
 impl Listeners {
     /// Listens nowhere yet.
     #[must_use]
-    pub fn new(api: Rc<Api>, unread: Rc<Unread>, mut config: ListenConfig) -> Self {
+    pub fn new(api: Rc<Api>, unread: Rc<Unread>, (mut config, sharing): (ListenConfig, SharingSeed)) -> Self {
         let sockets = RefCell::new(std::mem::take(&mut config.sockets));
         let edge = Rc::new(EdgeContext {
             api,
@@ -137,22 +143,36 @@ impl Listeners {
             sockets,
             gate: Gate::default(),
             metrics_gate: Gate::default(),
+            sharing: RefCell::new(sharing),
             accepting: RefCell::default(),
         }
     }
 
-    fn open(&self, group: &ListenGroup, gate: &Gate) -> io::Result<()> {
-        let closing = ClosingLine::new();
-        glommio::spawn_local(Rc::clone(&closing).run(self.edge.clock)).detach();
-        for address in &group.addresses {
+    fn open(&self, group: &ListenGroup, gate: &Gate) -> io::Result<Rc<Intake>> {
+        let intake = Rc::new(Intake::new(&self.edge, &group.addresses, (gate, &group.permits)));
+        glommio::spawn_local(Rc::clone(&intake).close_left()).detach();
+        for (at, address) in group.addresses.iter().enumerate() {
             let listener = listen::bind(&address.place, &self.config.keepalive, &self.sockets.borrow())?;
-            self.accepting.borrow_mut().push(glommio::spawn_local(listen::accept(
-                (listener, address.clone()),
-                Rc::clone(&self.edge),
-                (gate.clone(), Arc::clone(&group.permits), Rc::clone(&closing)),
-            )));
+            self.run(intake::accept(listener, Rc::clone(&intake), at));
         }
-        Ok(())
+        Ok(intake)
+    }
+
+    /// Runs a task until nothing is accepted any more.
+    fn run(&self, accepting: impl Future<Output = ()> + 'static) {
+        self.accepting.borrow_mut().push(glommio::spawn_local(accepting));
+    }
+
+    /// Takes this edge's part in the sharing of connections.
+    fn share(&self, intake: &Rc<Intake>) {
+        match self.sharing.replace(SharingSeed::Keeps) {
+            SharingSeed::Keeps => {}
+            SharingSeed::Gives(others) => {
+                let giver = Rc::clone(intake.giver());
+                self.run(async move { giver.open(others).await });
+            }
+            SharingSeed::Takes(from) => self.run(Rc::clone(intake).take_handed(from)),
+        }
     }
 
     /// Answers those that ask for metrics and health at addresses of their own.
@@ -160,7 +180,7 @@ impl Listeners {
     /// # Errors
     /// When such an address cannot be listened on.
     pub fn open_metrics(&self) -> io::Result<()> {
-        self.open(&self.config.metrics, &self.metrics_gate)
+        self.open(&self.config.metrics, &self.metrics_gate).map(drop)
     }
 
     /// Serves this core's share of the clients until asked to stop; then open calls have a little
@@ -169,7 +189,9 @@ impl Listeners {
     /// # Errors
     /// When an address cannot be listened on.
     pub async fn serve(&self, stop: Latch, listening: impl FnOnce()) -> io::Result<()> {
-        self.open(&self.config.clients, &self.gate)?;
+        let intake = self.open(&self.config.clients, &self.gate)?;
+        self.share(&intake);
+        drop(intake);
         listening();
         stop.wait().await;
         let accepting = self.accepting.take();

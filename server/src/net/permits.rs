@@ -28,6 +28,11 @@ impl ConnectionPermits {
         self.max
     }
 
+    /// Permits that are taken now.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// Takes a permit, if one is left.
     #[must_use]
     pub fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {

@@ -34,6 +34,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/duties/corruption_checks.rs",
     "server/src/duties/reserve.rs",
     "server/src/net/connection.rs",
+    "server/src/net/intake.rs",
     "server/src/net/listen.rs",
     "server/src/net/mod.rs",
     "server/src/net/socket.rs",
