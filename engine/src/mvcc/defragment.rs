@@ -31,7 +31,7 @@ pub(crate) struct Defragmentation {
     refused: u32,
     /// The last commit found no room: the next one moves nothing. A move takes low pages before it
     /// gives high ones back, and what is to be saved may need them.
-    pauses: bool,
+    skips_step: bool,
     left: Left,
 }
 
@@ -65,13 +65,13 @@ impl Defragmentation {
     /// Of the file as it is now.
     pub(crate) fn new(db: &Db) -> Self {
         let phase = Phase::Waiting { freed_by: db.snapshot().txn(), times: 0 };
-        Self { phase, refused: 0, pauses: false, left: Left::default() }
+        Self { phase, refused: 0, skips_step: false, left: Left::default() }
     }
 
     /// One that has ended before it began: no checkpoint found room.
     pub(crate) fn refused() -> Self {
         let left = Left { by_disk: true, ..Left::default() };
-        Self { phase: Phase::Over, refused: 0, pauses: false, left }
+        Self { phase: Phase::Over, refused: 0, skips_step: false, left }
     }
 
     /// It has ended.
@@ -102,7 +102,7 @@ impl Defragmentation {
             return Ok(self);
         }
         txn.shrink();
-        if std::mem::take(&mut self.pauses) {
+        if std::mem::take(&mut self.skips_step) {
             return Ok(self);
         }
         self.phase = match self.phase {
@@ -136,7 +136,7 @@ impl Defragmentation {
         if self.is_over() {
             return self;
         }
-        self.pauses = true;
+        self.skips_step = true;
         self.refused += 1;
         if self.refused < DEFRAGMENT_REFUSALS_MAX {
             return self;
