@@ -52,7 +52,9 @@ fn idle_clients_take_no_file_from_the_log_and_those_who_are_in_are_served() {
         let reply = client.kv.clone().range(request).await.unwrap().into_inner();
         assert_eq!(reply.count, i64::from(VALUES));
         assert!(server.is_running());
-        let told = server.log().matches("new connections are closed").count();
+        let refused = "new connections are closed";
+        server.wait_until_says(refused, "clients were refused without a word");
+        let told = server.log().matches(refused).count();
         assert!((1..20).contains(&told), "told {told} times");
         // Places are given back.
         drop(idle_clients);

@@ -12,7 +12,9 @@ use revd_member::peer::hello::{Answer, Hello, PROTOCOL, missing};
 use revd_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use revd_proto::etcdserverpb::{DowngradeRequest, StatusRequest};
 
-use crate::harness::{Cluster, Product, Server, TempDir, free_address, run, with_clusters_beside, within};
+use crate::harness::{
+    Cluster, Product, Server, TempDir, free_address, run, wait_until, with_clusters_beside, within,
+};
 use crate::probes::ask;
 
 /// etcd looks at its members every four seconds.
@@ -209,6 +211,7 @@ fn a_cluster_has_the_version_of_its_oldest_member() {
             wait_until_it_has(member.address, &versions_of("3.7.0", "3.7.0")).await;
             wait_until_it_has(addresses[0], &versions_of("3.7.0", "3.7.0")).await;
         }
-        assert!(started.iter().any(|member| member.log().contains("updating cluster version")));
+        let says = |member: &Server| member.log().contains("updating cluster version");
+        wait_until(MOMENTS, || started.iter().any(says), || "no member says so".to_owned());
     });
 }

@@ -7,7 +7,7 @@ use revd_proto::etcdserverpb::{PutRequest, RangeRequest, StatusRequest};
 
 use super::workload::survives;
 use crate::harness::{
-    Cluster, Fault, Party, Product, TempDir, Way, Wiring, products_of_clusters, run, within,
+    Cluster, Fault, Party, Product, TempDir, Way, Wiring, products_of_clusters, run, wait_until, within,
 };
 
 /// Longer than a cluster needs to elect a leader.
@@ -39,9 +39,10 @@ fn damaged_frames_of_peers_end_their_connection_and_are_never_applied() {
             }
         })
         .await;
-        let logs: String = cluster.members.iter().map(|member| member.log()).collect();
-        assert!(logs.contains("checksum"), "no member has said that a frame is damaged: {logs}");
-        assert!(!logs.contains("a bug in revd"), "{logs}");
+        let logs = || cluster.members.iter().map(|member| member.log()).collect::<String>();
+        let why = || format!("no member has said that a frame is damaged: {}", logs());
+        wait_until(MOMENTS, || logs().contains("checksum"), why);
+        assert!(!logs().contains("a bug in revd"), "{}", logs());
     });
 }
 

@@ -112,6 +112,8 @@ pub struct Server {
 
 /// Longer than any start on a busy machine; only a server that never comes up waits for it.
 pub const START_DEADLINE: Duration = Duration::from_secs(60);
+/// Longer than a line takes to the log on a busy machine; only one that never comes is waited for.
+const LINE_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Server {
     /// revd on a data directory.
@@ -332,6 +334,13 @@ impl Server {
     pub fn wait_until_ready(&mut self) {
         let address = self.address;
         wait_until(START_DEADLINE, || self.is_ready(), || format!("{address} does not become ready"));
+    }
+
+    /// Waits until its log has these words, and fails with `otherwise` where they never come. A
+    /// thread of its own writes lines: perhaps behind the answer to a call.
+    pub fn wait_until_says(&self, words: &str, otherwise: &str) {
+        let why = || format!("{otherwise}, as there is no {words:?} in its log: {}", self.log());
+        wait_until(LINE_DEADLINE, || self.log().contains(words), why);
     }
 
     /// Whether clients are served. revd's own word counts: a port may still be open from a process

@@ -6,12 +6,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use crate::harness::{Product, Server, TempDir, free_address, peers};
+use crate::harness::{Product, Server, TempDir, free_address, peers, wait_until};
 use crate::tls::certificates::Issued;
 use crate::tls::etcdctl;
 
 const MEMBERS: usize = 3;
+/// Longer than a line takes to the log.
+const SOON: Duration = Duration::from_secs(30);
 
 /// The commands of a section, block by block.
 fn blocks(document: &str, section: &str) -> Vec<String> {
@@ -144,9 +147,10 @@ fn the_documented_commands_make_a_cluster_with_certificates_and_users() {
         let (is_served, told) = get(refused);
         assert!(!is_served, "{refused:?}: {told}");
         // A client may see no more than the end of its connection.
-        let log = servers[0].log();
-        let mut lines = log.lines().filter(|line| line.contains("rejected connection on client endpoint"));
-        assert!(lines.any(|line| line.contains(why)), "{refused:?}: {told}{log}");
+        let is_it =
+            |line: &str| line.contains("rejected connection on client endpoint") && line.contains(why);
+        let is_told = || servers[0].log().lines().any(is_it);
+        wait_until(SOON, is_told, || format!("{refused:?}: {told}{}", servers[0].log()));
     }
 
     let [users, _tokens] = &blocks(&document, "Users and roles")[..] else {
