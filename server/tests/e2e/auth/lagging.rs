@@ -20,6 +20,14 @@ use super::key_pairs::write_file;
 use super::{FLAGS, call};
 use crate::harness::{Client, Cluster, Fault, Product, TempDir, Way, Wiring, peers, run, within};
 
+/// So late is what the leader says to the member that lags behind.
+const LATE: Duration = Duration::from_millis(700);
+
+/// Flags of members of which none stands for election while one lags behind, on a busy machine too.
+fn patient() -> Vec<&'static str> {
+    [&FLAGS[..], &["--heartbeat-interval=500", "--election-timeout=5000"]].concat()
+}
+
 /// A signed token says who its user is, and that one may be news to this member.
 #[test]
 fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
@@ -27,7 +35,7 @@ fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
         let dir = TempDir::new();
         let secret = write_file(dir.path(), "hmac", b"a secret of these three members");
         let tokens = format!("--auth-token=jwt,sign-method=HS256,priv-key={secret},ttl=10m");
-        let flags = [&FLAGS[..], &[&tokens]].concat();
+        let flags = [&patient()[..], &[&tokens]].concat();
         let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &flags).await;
         let leader = cluster.leader().await;
         let behind = (leader + 1) % 3;
@@ -35,7 +43,7 @@ fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
         let (root, _) = set_up(&at_leader).await;
         // It knows that rights are needed.
         must(&client, "/etcdserverpb.Cluster/MemberList", &MemberListRequest::default(), Some(&root)).await;
-        let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+        let delay = Fault::Delay { least: LATE, jitter: Duration::ZERO };
         let late = cluster.network().strike(Way::between(leader, behind), delay);
         let (name, password) = ("dan".to_owned(), PASSWORD.to_owned());
         let add = AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() };
@@ -52,14 +60,14 @@ fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
 fn observers_with_a_new_token_count() {
     run(async {
         let dir = TempDir::new();
-        let flags = [&FLAGS[..], &["--limit-user=ann=2/s,0/s"]].concat();
+        let flags = [&patient()[..], &["--limit-user=ann=2/s,0/s"]].concat();
         let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &flags).await;
         let leader = cluster.leader().await;
         let behind = (leader + 1) % 3;
         let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
         let (root, _) = set_up(&at_leader).await;
         must(&client, "/etcdserverpb.Cluster/MemberList", &MemberListRequest::default(), Some(&root)).await;
-        let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+        let delay = Fault::Delay { least: LATE, jitter: Duration::ZERO };
         let late = cluster.network().strike(Way::between(leader, behind), delay);
         let ann = login(&at_leader, "ann").await;
         let observers = (0..20).map(|_| {
@@ -84,7 +92,7 @@ fn observers_with_a_new_token_count() {
 fn a_member_that_lags_behind_auth_enable_takes_no_change_from_anybody() {
     run(async {
         let dir = TempDir::new();
-        let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &FLAGS).await;
+        let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &patient()).await;
         let leader = cluster.leader().await;
         let behind = (leader + 1) % 3;
         let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
@@ -92,8 +100,7 @@ fn a_member_that_lags_behind_auth_enable_takes_no_change_from_anybody() {
         let (list, all) = ("/etcdserverpb.Cluster/MemberList", MemberListRequest::default());
         let members = MemberListResponse::decode(must(&client, list, &all, None).await).unwrap().members;
         let id = members.iter().find(|member| member.name.ends_with(&behind.to_string())).unwrap().id;
-        // Less than an election timeout: the member goes on to follow.
-        let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+        let delay = Fault::Delay { least: LATE, jitter: Duration::ZERO };
         let late = cluster.network().strike(Way::between(leader, behind), delay);
         must(&at_leader, "/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}, None).await;
         let urls = || vec!["http://127.0.0.1:1".to_owned()];
@@ -186,7 +193,7 @@ fn a_member_that_lags_behind_the_end_of_a_token_answers_no_read_to_it() {
     for product in products() {
         run(async {
             let dir = TempDir::new();
-            let cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &FLAGS).await;
+            let cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &patient()).await;
             let leader = cluster.leader().await;
             let behind = (leader + 1) % 3;
             let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
@@ -196,7 +203,7 @@ fn a_member_that_lags_behind_the_end_of_a_token_answers_no_read_to_it() {
             for (path, answer) in read_all(&client, product, &ann).await {
                 assert_eq!(answer, Ok(()), "{product:?}, {path}");
             }
-            let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+            let delay = Fault::Delay { least: LATE, jitter: Duration::ZERO };
             let late = cluster.network().strike(Way::between(leader, behind), delay);
             let (name, password) = ("ann".to_owned(), "another".to_owned());
             let change = AuthUserChangePasswordRequest { name, password, ..Default::default() };
@@ -217,13 +224,13 @@ fn a_member_that_lags_behind_auth_enable_answers_a_read_to_a_token_it_does_not_k
     for product in products() {
         run(async {
             let dir = TempDir::new();
-            let cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &FLAGS).await;
+            let cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &patient()).await;
             let leader = cluster.leader().await;
             let behind = (leader + 1) % 3;
             let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
             set_up_users(&at_leader).await;
             cluster.wait_until_answers(behind).await;
-            let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+            let delay = Fault::Delay { least: LATE, jitter: Duration::ZERO };
             let late = cluster.network().strike(Way::between(leader, behind), delay);
             must(&at_leader, "/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}, None).await;
             let ann = login(&at_leader, "ann").await;
