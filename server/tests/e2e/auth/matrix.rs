@@ -176,7 +176,7 @@ impl Side {
         }
     }
 
-    async fn ask(&self, caller: Caller, method: &Method, message: Bytes) -> Answer {
+    async fn ask(&self, caller: Caller, method: &Method, message: Bytes, patience: Duration) -> Answer {
         let (client, token) = match caller {
             Caller::Nobody => ("plain", None),
             Caller::Garbage => ("plain", Some("garbage")),
@@ -191,39 +191,74 @@ impl Side {
             Caller::OtherAuthority => ("other", None),
             Caller::Revoked => ("revoked", None),
         };
-        asked(&self.clients[client], method, message, token).await
+        let mut said = asked(&self.clients[client], method, message, token, patience).await;
+        if caller == Caller::Expired {
+            // Behind locks and elections revisions are others.
+            said.forget_revision();
+        }
+        said
     }
 }
 
+/// So long a call may wait for others at first: locks are held, and nobody leads.
+const PATIENCE: Duration = Duration::from_millis(400);
+/// Longer than an answer takes that does come, on a busy machine.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+
+/// The answers of both servers. One that is waited for in vain may be late: where they differ, both
+/// are asked once more, and waited for longer.
+pub(super) async fn answers(
+    method: &Method,
+    ask: impl AsyncFn(usize, Duration) -> Answer,
+    is_difference: impl Fn(&Answer, &Answer) -> bool,
+) -> [Answer; 2] {
+    let mut patience = PATIENCE;
+    loop {
+        let (our, their) = (ask(0, patience).await, ask(1, patience).await);
+        if !may_wait(method) || patience == PATIENCE_MAX || !is_difference(&our, &their) {
+            return [our, their];
+        }
+        patience = PATIENCE_MAX;
+    }
+}
+
+/// Whether its answers may wait for what others do.
+fn may_wait(method: &Method) -> bool {
+    !method.is_unary || ["/Lock", "/Campaign"].iter().any(|end| method.path.ends_with(end))
+}
+
 /// The answer to a call of any method, the first one where there are several: the part of it that
-/// two servers in the same state have in common.
-pub(super) async fn asked(client: &Client, method: &Method, message: Bytes, token: Option<&str>) -> Answer {
+/// two servers in the same state have in common. One that may wait is given up after a while.
+pub(super) async fn asked(
+    client: &Client,
+    method: &Method,
+    message: Bytes,
+    token: Option<&str>,
+    patience: Duration,
+) -> Answer {
     let said = if method.is_unary {
-        one(client, method.path, message, token).await
+        one(client, method, message, token, patience).await
     } else {
-        first(client, method, message, token).await
+        first(client, method, message, token, patience).await
     };
     // These have no header in front.
     let is_bare = method.path.starts_with("/grpc.") || method.path.ends_with("/RangeStream");
     answer(if is_bare { said.map(|_| Bytes::new()) } else { said }, compared(method.path))
 }
 
-/// So long a call may wait for others: locks are held, and nobody leads.
-const PATIENCE: Duration = Duration::from_millis(400);
-
 /// The reply of a call with one; the word for none if it waits for others.
 async fn one(
     client: &Client,
-    path: &'static str,
+    method: &Method,
     message: Bytes,
     token: Option<&str>,
+    patience: Duration,
 ) -> Result<Bytes, Status> {
-    let called = super::call(client, path, message, token);
-    let waits = ["/Lock", "/Campaign"].iter().any(|end| path.ends_with(end));
-    if !waits {
+    let called = super::call(client, method.path, message, token);
+    if !may_wait(method) {
         return called.await;
     }
-    tokio::time::timeout(PATIENCE, called).await.unwrap_or(Ok(Bytes::from_static(b"nothing")))
+    tokio::time::timeout(patience, called).await.unwrap_or(Ok(Bytes::from_static(b"nothing")))
 }
 
 /// The first reply of a call with a stream of them; an empty one if there is none for a while.
@@ -232,6 +267,7 @@ async fn first(
     method: &Method,
     message: Bytes,
     token: Option<&str>,
+    patience: Duration,
 ) -> Result<Bytes, Status> {
     let mut grpc = tonic::client::Grpc::new(client.channel.clone());
     grpc.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
@@ -244,7 +280,7 @@ async fn first(
         let mut replies = grpc.streaming(request, path, RawCodec).await?.into_inner();
         replies.message().await
     };
-    match tokio::time::timeout(PATIENCE, called).await {
+    match tokio::time::timeout(patience, called).await {
         Ok(reply) => Ok(reply?.unwrap_or_default()),
         Err(_) => Ok(Bytes::from_static(b"nothing")),
     }
@@ -279,6 +315,16 @@ fn is_known(path: &str, caller: Caller, [our, their]: [&Answer; 2]) -> bool {
     let is_refused_here = matches!((our, their), (Answer::Refused(..), Answer::Reply { .. }));
     let is_of_nobody = caller == Caller::Nobody && path.ends_with("Auth/UserGet");
     is_refused_here && (is_of_nobody || path.ends_with("Election/Observe"))
+}
+
+/// Whether two answers are a difference that is not known.
+fn is_difference(path: &str, caller: Caller, our: &Answer, their: &Answer) -> bool {
+    let is_equal = if caller.is_let_in() {
+        our == their
+    } else {
+        matches!((our, their), (Answer::Refused(..), Answer::Refused(..)))
+    };
+    !is_equal && is_compared(path, our) && !is_known(path, caller, [our, their])
 }
 
 /// Bytes that are the message of no method: a field without an end, one with a number that no field
@@ -319,28 +365,18 @@ async fn ask_all(
     onlooker: &mut Onlooker,
     found: &mut Found,
 ) -> bool {
-    let [ours, theirs] = sides;
     onlooker.begin().await;
     for message in chosen(contract, method, caller, found.asked) {
         found.asked += 1;
-        let mut our = ours.ask(caller, method, message.clone()).await;
-        let mut their = theirs.ask(caller, method, message.clone()).await;
-        if caller == Caller::Expired {
-            // Behind locks and elections revisions are others.
-            [&mut our, &mut their].into_iter().for_each(Answer::forget_revision);
-        }
+        let ask = async |side: usize, patience: Duration| {
+            sides[side].ask(caller, method, message.clone(), patience).await
+        };
+        let is_difference = |our: &Answer, their: &Answer| is_difference(method.path, caller, our, their);
+        let [our, their] = answers(method, ask, is_difference).await;
         let looked = onlooker.look(&our).await;
         assert!(looked.is_ok(), "{} {message:?} by {caller:?} was refused: {looked:?}", method.path);
         found.refused += u32::from(matches!(our, Answer::Refused(..)));
-        if !is_compared(method.path, &our) || is_known(method.path, caller, [&our, &their]) {
-            continue;
-        }
-        let is_equal = if caller.is_let_in() {
-            our == their
-        } else {
-            matches!((&our, &their), (Answer::Refused(..), Answer::Refused(..)))
-        };
-        if !is_equal {
+        if is_difference(&our, &their) {
             let difference =
                 format!("{} {message:?} by {caller:?}:\n  revd {our:?}\n  etcd {their:?}", method.path);
             eprintln!("{difference}");

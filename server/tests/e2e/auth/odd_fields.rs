@@ -3,16 +3,18 @@
 //!
 //! Row 89, etcd's #15619, #10907 and #9379: such requests ended an etcd.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost_types::FieldDescriptorProto;
 use prost_types::field_descriptor_proto::Type;
 
 use super::FLAGS;
 use super::bugs::set_up;
-use super::matrix::{asked, is_compared};
+use super::matrix::{answers, asked, is_compared};
 use super::requests::{Contract, Method, delimited, explicit_varint};
 use super::{Answer, call};
-use crate::harness::{Client, with_etcd_beside};
+use crate::harness::with_etcd_beside;
 
 /// Longer than a proposal may be, and shorter than a message may be.
 const LONG_BYTES: usize = 1_700_000;
@@ -94,21 +96,6 @@ fn in_common(said: Answer, method: &Method) -> Answer {
     }
 }
 
-/// The answers of both. One that is waited for in vain at one of them may be late there.
-async fn answers(sides: [(&Client, &String); 2], method: &Method, message: &Bytes) -> [Answer; 2] {
-    const TRIES: u32 = 5;
-    let [(ours, our_root), (theirs, their_root)] = sides;
-    let is_none = |said: &Answer| matches!(said, Answer::Reply { body, .. } if body == "nothing");
-    for tried in 1.. {
-        let our = asked(ours, method, message.clone(), Some(our_root)).await;
-        let their = asked(theirs, method, message.clone(), Some(their_root)).await;
-        if is_none(&our) == is_none(&their) || tried == TRIES {
-            return [in_common(our, method), in_common(their, method)];
-        }
-    }
-    unreachable!("the last try returns")
-}
-
 /// URLs that are none are refused before anything is looked for (docs/COMPAT.md, 20). A user and a
 /// role are read here; with etcd their names are a proposal, which may be too large.
 fn is_known(method: &Method, our: &Answer, their: &Answer) -> bool {
@@ -118,6 +105,11 @@ fn is_known(method: &Method, our: &Answer, their: &Answer) -> bool {
         "UserGet" | "RoleGet" => their == "etcdserver: request is too large",
         _ => false,
     }
+}
+
+/// Whether two answers are a difference that is not known.
+fn is_difference(method: &Method, our: &Answer, their: &Answer) -> bool {
+    our != their && is_compared(method.path, our) && !is_known(method, our, their)
 }
 
 /// The beginning of what may be very long.
@@ -134,13 +126,17 @@ fn bug_089_odd_fields_of_every_method_are_answered_as_by_etcd() {
         let (mut replies, mut refusals, mut differ) = (0, 0, Vec::new());
         for method in contract.methods.iter().filter(|method| is_asked(method)) {
             for message in odd(&contract, &method.input, DEPTH).into_iter().map(Bytes::from) {
-                let [our, their] =
-                    answers([(&ours, &our_root), (&theirs, &their_root)], method, &message).await;
+                let ask = async |side: usize, patience: Duration| {
+                    let (client, root) = [(&ours, &our_root), (&theirs, &their_root)][side];
+                    in_common(asked(client, method, message.clone(), Some(root), patience).await, method)
+                };
+                let is_difference = |our: &Answer, their: &Answer| is_difference(method, our, their);
+                let [our, their] = answers(method, ask, is_difference).await;
                 match our {
                     Answer::Reply { .. } => replies += 1,
                     Answer::Refused(..) => refusals += 1,
                 }
-                if our != their && is_compared(method.path, &our) && !is_known(method, &our, &their) {
+                if is_difference(&our, &their) {
                     let message = shown(&message);
                     differ.push(format!("{} {message}:\n  revd {our:?}\n  etcd {their:?}", method.path));
                 }
