@@ -26,6 +26,9 @@ const MEMORY_BYTES: u64 = 1 << 30;
 /// Bytes a member may hold beyond those it counts: buffers, the allocator's slack, the store.
 const SLACK: u64 = 180_000_000;
 
+/// Bytes that an attack takes at least where it does what it should.
+const ATTACK_BYTES_MIN: u64 = 60_000_000;
+
 /// Runs a test beside a member with a gigabyte and one core.
 fn with_small_server(test: impl AsyncFnOnce(&Server, &Client)) {
     with_server_of(MEMORY_BYTES, test);
@@ -189,6 +192,18 @@ fn slow_readers_of_large_ranges_leave_room_for_others() {
     });
 }
 
+/// The most memory that the member takes beyond `before` in this time, or on a busy machine until
+/// the attack is under way; others are served meanwhile.
+async fn most_meanwhile(server: &Server, client: &Client, before: u64, time: Duration) -> u64 {
+    let (began, mut most) = (now(), 0);
+    while began.elapsed() < time || (most < ATTACK_BYTES_MIN && began.elapsed() < 10 * time) {
+        let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
+        client.kv.clone().range(request).await.unwrap();
+        most = most.max(server.resident().saturating_sub(before));
+    }
+    most
+}
+
 #[test]
 fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
     with_small_server(async |server, client| {
@@ -207,15 +222,10 @@ fn gets_of_large_values_that_nobody_takes_hold_no_more_than_their_share() {
             stream
         };
         let attackers: Vec<_> = (0..60).map(attack).collect();
-        let (began, mut most) = (now(), 0);
-        while began.elapsed() < Duration::from_secs(5) {
-            let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
-            client.kv.clone().range(request).await.unwrap();
-            most = most.max(server.resident().saturating_sub(before));
-        }
+        let most = most_meanwhile(server, client, before, Duration::from_secs(5)).await;
         println!("{} MB for gets that nobody takes", most / 1_000_000);
         // 3,840 replies of a megabyte, of which sockets take a few megabytes each.
-        assert!((60_000_000..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
+        assert!((ATTACK_BYTES_MIN..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
         drop(attackers);
     });
 }
@@ -502,13 +512,14 @@ fn keys_of_leases_that_nobody_takes_hold_no_more_than_their_share() {
         let message = [&[0, 0, 0, 0, u8::try_from(ask.len()).unwrap()][..], &ask].concat();
         let (mut attackers, mut most) = (Vec::new(), 0);
         for _ in 0..20 {
+            let began = server.resident();
             let mut stream = attacker(server, 0x7fff_0000);
             let head = frame(1, 4, 1, &call_block("/etcdserverpb.Lease/LeaseTimeToLive"));
             stream.write_all(&[head, frame(0, 1, 1, &message)].concat()).unwrap();
             attackers.push(stream);
-            // Those who ask at the same time share what is made for them.
-            let began = server.resident();
-            for _ in 0..20 {
+            // Those who ask at the same time share what is made for them. For the first list there
+            // is room, however long a busy machine needs to make it.
+            for _ in 0..if attackers.len() == 1 { 1_000 } else { 20 } {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 if server.resident() > began + 30_000_000 {
                     break;
@@ -579,15 +590,10 @@ fn transactions_that_wait_for_room_hold_no_more_than_their_messages() {
             stream
         };
         let attackers: Vec<_> = (0..60).map(attack).collect();
-        let (began, mut most) = (now(), 0);
-        while began.elapsed() < Duration::from_secs(8) {
-            let request = RangeRequest { key: "k00000".into(), count_only: true, ..RangeRequest::default() };
-            client.kv.clone().range(request).await.unwrap();
-            most = most.max(server.resident().saturating_sub(before));
-        }
+        let most = most_meanwhile(server, client, before, Duration::from_secs(8)).await;
         println!("{} MB for transactions that nobody takes", most / 1_000_000);
         // Decoded, 12,000 of them are 700 MB.
-        assert!((60_000_000..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
+        assert!((ATTACK_BYTES_MIN..MEMORY_BYTES / 4 + SLACK).contains(&most), "{most} bytes");
         drop(attackers);
     });
 }
