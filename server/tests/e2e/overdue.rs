@@ -1,7 +1,7 @@
 //! Calls whose time is over before they begin: they are told so, and nothing of what
 //! they ask for is done, as in etcd.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::{
     TxnRequest, request_op::Request,
 };
 
-use crate::harness::{Client, Server, TempDir, peers, run, wait_until, with_server};
+use crate::harness::{Client, Server, TempDir, peers, run, with_server};
 
 fn writes() -> [(&'static str, Vec<u8>); 4] {
     let put = PutRequest { key: "new".into(), ..PutRequest::default() };
@@ -56,6 +56,14 @@ fn send_all(server: &Server, timeouts: &[&str]) -> TcpStream {
 
 /// Waits until so many streams have ended.
 fn wait_for_ends(stream: &mut TcpStream, count: usize) -> String {
+    hear_ends(stream, count).expect("every call ends")
+}
+
+/// The same.
+///
+/// # Errors
+/// Nothing comes for as long as a read of the connection waits.
+fn hear_ends(stream: &mut TcpStream, count: usize) -> std::io::Result<String> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     let ends = |said: &[u8]| {
         let (mut rest, mut ends) = (said, 0);
@@ -68,16 +76,12 @@ fn wait_for_ends(stream: &mut TcpStream, count: usize) -> String {
         }
         ends
     };
-    wait_until(
-        Duration::from_secs(20),
-        || {
-            let read = stream.read(&mut buffer).unwrap();
-            said.extend_from_slice(&buffer[..read]);
-            ends(&said) >= count
-        },
-        || "not every call has ended".to_owned(),
-    );
-    String::from_utf8_lossy(&said).into_owned()
+    while ends(&said) < count {
+        let read = stream.read(&mut buffer)?;
+        assert!(read > 0, "the connection has ended, and not every call");
+        said.extend_from_slice(&buffer[..read]);
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// Revision, keys and leases.
@@ -151,6 +155,41 @@ fn a_read_with_less_than_a_millisecond_is_answered() {
     });
 }
 
+/// Whether calls that come in one read, and are many for one turn, are all answered at once.
+fn are_answered_at_once(server: &Server) -> bool {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    // They wait for nobody: not for a timer of something else either.
+    let soon = Duration::from_millis(revd::limits::PACE_INTERVAL - 100);
+    stream.set_read_timeout(Some(soon)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let window = frame(8, 0, 0, &(1_u32 << 30).to_be_bytes());
+    stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[]), &window].concat()).unwrap();
+    let mut block = call_block("/etcdserverpb.KV/Range");
+    literal(&mut block, b"te", b"trailers", false);
+    let message =
+        RangeRequest { key: "old".into(), serializable: true, ..RangeRequest::default() }.encode_to_vec();
+    let data = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
+    let mut number = 1;
+    for count in 100..130 {
+        let mut calls = Vec::new();
+        for _ in 0..count {
+            calls.extend([frame(1, 4, number, &block), frame(0, 1, number, &data)].concat());
+            number += 2;
+        }
+        assert!(calls.len() < 32 * 1024, "one read holds all of it");
+        stream.write_all(&calls).unwrap();
+        match hear_ends(&mut stream, count) {
+            Ok(_) => {}
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+                eprintln!("some of {count} calls wait");
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    true
+}
+
 /// Calls that came in one read and take several turns are all answered, whether or not the client
 /// says anything more, and at once.
 #[test]
@@ -158,28 +197,7 @@ fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
     with_server(&["--cores", "1"], async |server, _| {
         let old = PutRequest { key: "old".into(), ..PutRequest::default() };
         server.client().await.kv.put(old).await.unwrap();
-        let mut stream = TcpStream::connect(server.address).unwrap();
-        // They wait for nobody: not for a timer of something else either.
-        let soon = Duration::from_millis(revd::limits::PACE_INTERVAL - 100);
-        stream.set_read_timeout(Some(soon)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let window = frame(8, 0, 0, &(1_u32 << 30).to_be_bytes());
-        stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[]), &window].concat()).unwrap();
-        let mut block = call_block("/etcdserverpb.KV/Range");
-        literal(&mut block, b"te", b"trailers", false);
-        let message =
-            RangeRequest { key: "old".into(), serializable: true, ..RangeRequest::default() }.encode_to_vec();
-        let data = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
-        let mut number = 1;
-        for count in 100..130 {
-            let mut calls = Vec::new();
-            for _ in 0..count {
-                calls.extend([frame(1, 4, number, &block), frame(0, 1, number, &data)].concat());
-                number += 2;
-            }
-            assert!(calls.len() < 32 * 1024, "one read holds all of it");
-            stream.write_all(&calls).unwrap();
-            wait_for_ends(&mut stream, count);
-        }
+        // A busy machine may stand still for so long; calls that are left lying are so each time.
+        assert!((0..3).any(|_| are_answered_at_once(server)), "some calls wait for something else");
     });
 }
