@@ -9,8 +9,9 @@ use revd_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DowngradeRequest, LeaseGrantRequest, LeaseKeepAliveRequest,
     LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberAddRequest, MemberListRequest,
     MemberRemoveRequest, MemberUpdateRequest, PutRequest, RangeRequest, StatusRequest, TxnRequest,
-    WatchCreateRequest,
+    WatchCreateRequest, WatchRequest,
 };
+use tokio::task::JoinHandle;
 use tonic::{Request, Status};
 
 use crate::harness::{Client, Cluster, Product, TempDir, Wiring, peers, products_of_clusters, run, within};
@@ -86,25 +87,24 @@ async fn calls(client: &Client) -> Said {
     vec![a, b, c, d, e, f, g, h, i, j, k, l, m, n, ("keepalive that needs a leader", needy)]
 }
 
-/// How a watch that needs a leader ends.
-async fn watch_ends(client: &Client) -> String {
+/// Creates a watch that needs a leader; how it ends.
+async fn watch(client: &Client) -> JoinHandle<String> {
     let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
     let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
     let union = Some(RequestUnion::CreateRequest(create));
-    sender.send(revd_proto::etcdserverpb::WatchRequest { request_union: union }).unwrap();
+    sender.send(WatchRequest { request_union: union }).unwrap();
     let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(requests);
-    let mut replies = match client.watch.clone().watch(needs_leader(requests)).await {
-        Ok(replies) => replies.into_inner(),
-        Err(status) => return outcome::<()>(Err(status)),
-    };
-    loop {
+    let mut replies = client.watch.clone().watch(needs_leader(requests)).await.unwrap().into_inner();
+    let first = replies.message().await.unwrap().expect("a watch is created");
+    assert!(first.created, "{first:?}");
+    tokio::spawn(async move {
+        let _open = sender;
         match replies.message().await {
-            Ok(Some(reply)) if reply.created => {}
-            Ok(Some(reply)) => return format!("canceled: {}, {:?}", reply.canceled, reply.cancel_reason),
-            Ok(None) => return "ended".to_owned(),
-            Err(status) => return outcome::<()>(Err(status)),
+            Ok(Some(reply)) => format!("canceled: {}, {:?}", reply.canceled, reply.cancel_reason),
+            Ok(None) => "ended".to_owned(),
+            Err(status) => outcome::<()>(Err(status)),
         }
-    }
+    })
 }
 
 async fn scenario(product: Product) -> Said {
@@ -114,9 +114,7 @@ async fn scenario(product: Product) -> Said {
     let client = cluster.client(leader);
     client.lease.clone().lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
     client.kv.clone().put(put()).await.unwrap();
-    let watching = client.clone();
-    let watching = tokio::spawn(async move { watch_ends(&watching).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let watching = watch(&client).await;
     cluster.isolate(leader);
     // On its way when the leader is lost.
     let writing = client.clone();
@@ -173,13 +171,17 @@ fn a_member_that_hears_nobody_says_what_etcd_says() {
     }
 }
 
-/// A call, how it ended, and whether it did so at once: in less than the time of a request.
+/// Less than the time of a request, which is 5 s and two election timeouts, and enough for a call
+/// that waits for nobody.
+const AT_ONCE: Duration = Duration::from_secs(6);
+
+/// A call, how it ended, and whether it did so at once.
 async fn timed<T>(
     what: &'static str,
     call: impl Future<Output = Result<T, Status>>,
 ) -> (&'static str, String) {
     let mut call = std::pin::pin!(call);
-    match tokio::time::timeout(Duration::from_secs(3), &mut call).await {
+    match tokio::time::timeout(AT_ONCE, &mut call).await {
         Ok(result) => (what, format!("at once: {}", outcome(result))),
         Err(_) => (what, outcome(call.await)),
     }
