@@ -63,8 +63,12 @@ impl<'c> Ctl<'c> {
     }
 }
 
-/// A line without durations, sizes, terms and indexes; the cluster's id, which has at least ten
-/// digits, is named.
+/// Digits that an id has at least, but for one in a million: hexadecimal ones up to 16, or decimal
+/// ones up to 20. A hash has at most ten, and counts.
+const ID_DIGITS_MIN: usize = 12;
+
+/// A line without durations, sizes, terms and indexes; ids that have no name, as the cluster's, are
+/// alike.
 fn without_figures(line: &str) -> String {
     let mut out = String::new();
     let line = ["\"raft_term\":", "\"RaftTerm\" : "].iter().fold(line.to_owned(), |line, field| {
@@ -74,7 +78,7 @@ fn without_figures(line: &str) -> String {
     // The unit of microseconds has a letter that is not of ASCII.
     for word in line.split_inclusive(|letter: char| !letter.is_alphanumeric() && letter != '.') {
         let bare = word.trim_end_matches(|letter: char| !letter.is_alphanumeric());
-        let is_id = bare.len() >= 10 && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_id = bare.len() >= ID_DIGITS_MIN && bare.bytes().all(|byte| byte.is_ascii_hexdigit());
         let name = if is_id {
             "ID"
         } else if out.ends_with("took = ") && is_duration(bare) {
@@ -106,6 +110,17 @@ fn durations_of_any_unit_are_no_difference() {
     assert_eq!(without_figures("granted with TTL(100000s)"), "granted with TTL(100000s)");
     for word in ["s", "ms", "m0", "m0s", "3rds", "puts", "7", "1.5"] {
         assert!(!is_duration(word), "{word}");
+    }
+}
+
+#[test]
+fn ids_are_no_difference_and_hashes_are_one() {
+    for id in ["6c21ba63f3ba3b1f", "c21ba63f3ba3b1f", "ba63f3ba3b1f", "7791731853205437215"] {
+        assert_eq!(without_figures(&format!("added to cluster {id}")), "added to cluster ID");
+        assert_eq!(without_figures(&format!("{{\"cluster_id\":{id}}}")), "{\"cluster_id\":ID}");
+    }
+    for line in ["CLIENT-m0, 4294967295", "\"hash\":1084519789,\"compact_revision\":-1", "CLIENT-m0, 7"] {
+        assert_eq!(without_figures(line), line);
     }
 }
 
