@@ -2,7 +2,7 @@
 //! behind when their client goes.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,7 +19,11 @@ use revd_proto::v3lockpb::LockRequest;
 
 use super::bugs::{must, set_up};
 use super::{FLAGS, call};
-use crate::harness::{Server, with_server};
+use crate::harness::{Server, free_address, wait_until, with_server};
+use crate::probes::ask;
+
+/// Longer than a member needs for a few calls.
+const MOMENTS: Duration = Duration::from_secs(30);
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 
@@ -78,6 +82,13 @@ fn messages(stream: &mut TcpStream, at: u32) -> Vec<Vec<u8>> {
     messages
 }
 
+/// A number of a member's: that of the first sample with all these words.
+fn figure(metrics: SocketAddr, words: &[&str]) -> u64 {
+    let shown = ask(metrics, "GET /metrics");
+    let mut samples = shown.split(" | ").filter(|line| words.iter().all(|word| line.contains(*word)));
+    samples.next().map_or(0, |line| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+}
+
 /// The first chunk of a streamed range may have to wait for room, as long as its client likes: what
 /// it shows then is of the state in which its user was judged, and which its header names.
 #[test]
@@ -85,7 +96,12 @@ fn a_streamed_range_that_waits_shows_the_state_that_it_was_judged_in() {
     const MEMORY_BYTES: usize = 4 << 20;
     const REPLY_BYTES: usize = MEMORY_BYTES * 3 / 16;
     let memory = format!("--memory-bytes={MEMORY_BYTES}");
-    with_server(&[&FLAGS[..], &["--cores=1", &memory]].concat(), async |server, client| {
+    // Metrics that are asked for there take no room that calls have.
+    let metrics = free_address();
+    let urls = format!("--listen-metrics-urls=http://{metrics}");
+    let answered = || figure(metrics, &["handled_total", "grpc_method=\"Range\"", "grpc_code=\"OK\""]);
+    let waited = || figure(metrics, &["revd_limit_reached_total", "limit=\"reply_bytes\""]);
+    with_server(&[&FLAGS[..], &["--cores=1", &memory, &urls]].concat(), async |server, client| {
         let (root, ann) = set_up(client).await;
         for (key, bytes) in [("b2", REPLY_BYTES * 21 / 100), ("b3", REPLY_BYTES / 4)] {
             let put = PutRequest { key: key.into(), value: vec![7; bytes].into(), ..PutRequest::default() };
@@ -99,11 +115,12 @@ fn a_streamed_range_that_waits_shows_the_state_that_it_was_judged_in() {
         for at in [0, 1] {
             own.write_all(&call_of(&ann, "/etcdserverpb.KV/Range", at, &get("b2"))).unwrap();
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        wait_until(MOMENTS, || answered() == 2, || "no room for b2".to_owned());
         other.write_all(&call_of(&ann, "/etcdserverpb.KV/Range", 0, &get("b3"))).unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        wait_until(MOMENTS, || answered() == 3, || "no room for b3".to_owned());
+        let before = waited();
         own.write_all(&call_of(&ann, "/etcdserverpb.KV/RangeStream", 2, &get("b"))).unwrap();
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        wait_until(MOMENTS, || waited() > before, || "room for more".to_owned());
         let revoke = AuthUserRevokeRoleRequest { name: "ann".to_owned(), role: "b".to_owned() };
         must(client, "/etcdserverpb.Auth/UserRevokeRole", &revoke, Some(&root)).await;
         let put = PutRequest { key: "b".into(), value: "not for ann".into(), ..PutRequest::default() };
