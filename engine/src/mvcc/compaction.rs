@@ -103,6 +103,10 @@ pub(crate) struct CompactionWork<'w, 'd> {
     pub(crate) index: &'w IndexRoot,
     /// All of the index is saved up to here.
     pub(crate) index_revision: i64,
+    /// The compaction before has dropped its records.
+    pub(crate) compacted: i64,
+    /// Keys that are longer have rows of their own.
+    pub(crate) key_bytes_max: usize,
     /// Records of the tree before it; all of them but those that are yet to be counted.
     pub(crate) counts: &'w RecordCounts,
     pub(crate) rule: CompactionRule,
@@ -115,8 +119,11 @@ pub(crate) struct CompactionWork<'w, 'd> {
 /// Results of a step.
 #[derive(Debug, Default)]
 pub(crate) struct CompactionDone {
-    /// Keys that have something to forget.
+    /// Keys that have something to forget which does not lie in a node of the index, or a row of
+    /// their own in the file.
     pub(crate) forgetting: Vec<Vec<u8>>,
+    /// Keys that have lost something, these and others.
+    pub(crate) lost: u64,
     /// How the records in the tree have become fewer, or known.
     pub(crate) counted: RecordCounts,
 }
@@ -179,14 +186,7 @@ impl CompactionPass {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
-            && walk(
-                (work.index, work.records_max),
-                self.at,
-                from,
-                Arc::make_mut(needed),
-                &mut done.forgetting,
-                &mut work.txn.pauses,
-            )
+            && work.walk(self.at).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
@@ -346,32 +346,60 @@ fn walking() -> Stage {
     Stage::Walking { from: Vec::new(), needed: Arc::default() }
 }
 
-/// Counts what a bounded number of keys need, from one on; true at the end of all.
-fn walk(
-    (index, forgetting_max): (&IndexRoot, usize),
+/// A walk over the keys, a bounded number of them in each step.
+struct Walk<'w> {
+    index: &'w IndexRoot,
+    /// The compaction, and the one before.
     at: i64,
-    from: &mut Vec<u8>,
-    needed: &mut RecordCounts,
-    forgetting: &mut Vec<Vec<u8>>,
-    pauses: &mut Pauses,
-) -> bool {
-    let mut bytes = 0;
-    for (number, (key, history)) in index.entries_from(from).enumerate() {
-        let is_enough = forgetting.len() >= forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
-        if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
-            *from = key.to_vec();
-            return false;
-        }
-        pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
-        if let Some(kept) = history.at(at) {
-            needed.add(kept.modified.main, 1);
-        }
-        if history.loses(at) {
-            forgetting.push(key.to_vec());
-            bytes += key.len();
+    before: i64,
+    forgetting_max: usize,
+    key_bytes_max: usize,
+}
+
+impl<'w> CompactionWork<'w, '_> {
+    fn walk(&self, at: i64) -> Walk<'w> {
+        Walk {
+            index: self.index,
+            at,
+            before: self.compacted,
+            forgetting_max: self.records_max,
+            key_bytes_max: self.key_bytes_max,
         }
     }
-    true
+}
+
+impl Walk<'_> {
+    /// Counts what the keys of a step need, from one on; true at the end of all.
+    fn step(
+        &self,
+        from: &mut Vec<u8>,
+        needed: &mut RecordCounts,
+        done: &mut CompactionDone,
+        pauses: &mut Pauses,
+    ) -> bool {
+        let mut bytes = 0;
+        for (number, (key, history)) in self.index.entries_from(from).enumerate() {
+            let is_enough = done.forgetting.len() >= self.forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
+            if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
+                *from = key.to_vec();
+                return false;
+            }
+            pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
+            if let Some(kept) = history.at(self.at) {
+                needed.add(kept.modified.main, 1);
+            }
+            // Of one whose loss the compaction before has seen nothing more is lost.
+            if history.loses_within(self.before) || !history.loses(self.at) {
+                continue;
+            }
+            done.lost += 1;
+            if !history.loses_within(self.at) || key.len() > self.key_bytes_max {
+                done.forgetting.push(key.to_vec());
+                bytes += key.len();
+            }
+        }
+        true
+    }
 }
 
 /// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or
@@ -391,9 +419,11 @@ fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::DbOptions;
     use crate::limits::RECORD_BUCKET_REVISIONS as WIDTH;
     use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::key_index::KeyIndex;
+    use crate::mvcc::{CheckpointKind, Store};
 
     /// Records of each bucket and how many of them are needed; the compaction is in the sixth one.
     const BUCKETS: [(i64, i64); 7] =
@@ -432,37 +462,102 @@ mod tests {
         }
     }
 
-    /// How many keys forget in each step of a walk over an index, until its end. All of them lose
-    /// their first put.
-    fn walked(keys: impl Iterator<Item = Vec<u8>>) -> Vec<usize> {
+    /// How many keys forget in each step of a walk over an index of which all keys have so many
+    /// puts, until its end; all of them lose all but the last.
+    fn walked(keys: impl Iterator<Item = Vec<u8>>, puts: i64, before: i64) -> (Vec<usize>, u64) {
         let mut index = KeyIndex::default();
         let mut history = KeyHistory::created(Revision { main: 2, sub: 0 });
-        history.put(Revision { main: 3, sub: 0 });
-        keys.for_each(|key| index.set(&key, history.clone()));
-        let (mut from, mut needed, mut steps) = (Vec::new(), RecordCounts::default(), Vec::new());
+        (1..puts).for_each(|put| history.put(Revision { main: 2 + put, sub: 0 }));
+        let all = keys.map(|key| index.set(&key, history.clone())).count() as u64;
+        let walk = Walk {
+            index: index.root(),
+            at: 1 + puts,
+            before,
+            forgetting_max: COMPACT_RECORDS_PER_STEP,
+            key_bytes_max: 100,
+        };
+        let (mut from, mut needed, mut steps, mut lost) =
+            (Vec::new(), RecordCounts::default(), Vec::new(), 0);
         let mut is_over = false;
         while !is_over {
-            let mut forgetting = Vec::new();
-            is_over = walk(
-                (index.root(), COMPACT_RECORDS_PER_STEP),
-                3,
-                &mut from,
-                &mut needed,
-                &mut forgetting,
-                &mut Pauses::default(),
-            );
-            steps.push(forgetting.len());
+            let mut done = CompactionDone::default();
+            is_over = walk.step(&mut from, &mut needed, &mut done, &mut Pauses::default());
+            steps.push(done.forgetting.len());
+            lost += done.lost;
         }
-        assert_eq!(needed.all(), steps.iter().sum::<usize>() as u64, "each key's newest put stays");
-        steps
+        assert_eq!(needed.all(), all, "each key's newest put stays");
+        (steps, lost)
+    }
+
+    /// A put before the newest one takes no memory of its own: it goes with the key's next change.
+    /// It is counted once, as the saved index has it.
+    #[test]
+    fn keys_that_lose_one_put_are_not_looked_for_again() {
+        let keys = || (0..100_u64).map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked(keys(), 2, 0), (vec![0], 100));
+        assert_eq!(walked(keys(), 2, 2), (vec![0], 100), "the newest put was behind the compaction before");
+        assert_eq!(walked(keys(), 2, 3), (vec![0], 0), "the compaction before has seen it");
+        assert_eq!(walked(keys(), 3, 4), (vec![100], 100), "and the index has not forgotten it yet");
+        assert_eq!(walked(keys(), 1, 0), (vec![0], 0));
+    }
+
+    /// A store that has compacted away the first of two puts of a key.
+    fn compacted() -> Store {
+        let disk = Arc::new(crate::disk::SimDisk::new());
+        let mut store = Store::open(disk, DbOptions { page_bytes_if_new: 512 }).unwrap();
+        [b"1", b"2"].iter().for_each(|value| put(&mut store, *value));
+        store.compact(3).unwrap();
+        while store.compaction_pending() {
+            let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+            store.finish_checkpoint(written);
+        }
+        assert!(!store.forget_compacted(1_000));
+        store
+    }
+
+    fn put(store: &mut Store, value: &[u8]) {
+        let mut txn = store.begin();
+        txn.put(b"key", value, 0);
+        txn.commit();
+    }
+
+    fn revisions(store: &Store) -> Vec<i64> {
+        let history = store.index.root().history(b"key").unwrap();
+        history.changes().iter().map(|change| change.revision.main).collect()
+    }
+
+    #[test]
+    fn a_put_that_was_compacted_goes_with_the_next_change_of_its_key() {
+        let mut store = compacted();
+        assert_eq!(revisions(&store), [2, 3], "it is in nobody's way");
+        let view = store.view();
+        put(&mut store, b"3");
+        assert_eq!(revisions(&store), [3, 4]);
+        for view in [view, store.view()] {
+            let found = view.reader().get(b"key", 3).unwrap();
+            assert_eq!((found.modified.main, found.version), (3, 2));
+        }
+        crate::mvcc::verify::verify(&store).unwrap();
+
+        let mut store = compacted();
+        crate::mvcc::verify::verify(&store).unwrap();
+        let mut txn = store.begin();
+        txn.delete_range(crate::mvcc::KeyRange::One(b"key"));
+        txn.commit();
+        assert_eq!(revisions(&store), [3, 4]);
+        assert_eq!(store.view().reader().get(b"key", 4), None);
     }
 
     /// The changes of many keys, or of long ones, are dropped in as many steps.
     #[test]
     fn a_step_over_keys_that_forget_is_bounded() {
         let many = 0..=COMPACT_RECORDS_PER_STEP as u64;
-        assert_eq!(walked(many.map(|key| key.to_be_bytes().to_vec())), [COMPACT_RECORDS_PER_STEP, 1]);
-        let long = (0..10).map(|key| vec![key; COMPACT_BYTES_PER_STEP / 8]);
-        assert_eq!(walked(long), [8, 2]);
+        let all = many.clone().count() as u64;
+        let many = many.map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked(many, 3, 0), (vec![COMPACT_RECORDS_PER_STEP, 1], all));
+        for puts in [2, 3] {
+            let long = (0..10).map(|key| vec![key; COMPACT_BYTES_PER_STEP / 8]);
+            assert_eq!(walked(long, puts, 0), (vec![8, 2], 10), "{puts} puts: their rows are saved anew");
+        }
     }
 }

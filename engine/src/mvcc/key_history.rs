@@ -70,6 +70,22 @@ impl KeyHistory {
         self.0 = Kept::of(change, Some(older));
     }
 
+    /// Forgets the put before the newest one where that takes no memory of its own, and a compaction
+    /// at `at` drops it.
+    pub(crate) fn forget_within(&mut self, at: i64) {
+        if let Kept::Two { life, word, .. } = self.0
+            && self.newest().revision.main <= at
+        {
+            self.0 = Kept::One { life, word };
+        }
+    }
+
+    /// All that a compaction at `at` drops of it lies within it, and is forgotten with the next
+    /// change of the key.
+    pub(crate) fn loses_within(&self, at: i64) -> bool {
+        matches!(self.0, Kept::Two { .. }) && self.newest().revision.main <= at
+    }
+
     /// A put at `revision`.
     pub fn put(&mut self, revision: Revision) {
         let change = match self.newest().live() {

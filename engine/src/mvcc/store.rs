@@ -208,6 +208,8 @@ impl Store {
     pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
         // The compaction under way may still need what a later one has made unreadable.
         let at = self.pass.as_ref().map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
+        // Readers that are behind are told first that something is missing.
+        self.index.forget(at.min(self.trimmed));
         // A key is found by comparing it, and one that is forgotten may be freed with a View.
         let mut bytes = 0;
         for _ in 0..keys_max {

@@ -25,6 +25,8 @@ pub struct PutResult {
 #[derive(Debug, Default)]
 pub struct KeyIndex {
     root: IndexRoot,
+    /// A change of a key forgets what a compaction up to here drops, if that lies in its node.
+    forgotten: i64,
 }
 
 /// The index at one moment. Clones share it.
@@ -51,7 +53,7 @@ impl KeyIndex {
     }
 
     pub(super) fn of(root: IndexNode) -> Self {
-        Self { root: IndexRoot { node: Arc::new(root) } }
+        Self { root: IndexRoot { node: Arc::new(root) }, forgotten: 0 }
     }
 
     pub(super) fn into_node(self) -> IndexNode {
@@ -64,6 +66,12 @@ impl KeyIndex {
         &self.root
     }
 
+    /// From now on changes of keys forget what a compaction at `at` drops: nothing reads it any
+    /// more.
+    pub fn forget(&mut self, at: i64) {
+        self.forgotten = at;
+    }
+
     /// Goes back to an earlier root.
     pub fn revert_to(&mut self, root: IndexRoot) {
         self.root = root;
@@ -71,13 +79,13 @@ impl KeyIndex {
 
     /// A put of `key` at `revision`, which must be above all others of that key.
     pub fn put(&mut self, key: &[u8], revision: Revision) -> PutResult {
-        let mut previous = None;
-        let mut current = None;
+        let (mut previous, mut current, forgotten) = (None, None, self.forgotten);
         let split =
             node::update(Arc::make_mut(&mut self.root.node), key, &mut |history: Option<&mut KeyHistory>| {
                 let history = match history {
                     Some(history) => {
                         previous = history.newest().live();
+                        history.forget_within(forgotten);
                         history.put(revision);
                         current = history.newest().live();
                         return None;
@@ -109,8 +117,11 @@ impl KeyIndex {
     /// happened.
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
         let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
+        let forgotten = self.forgotten;
         node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| {
-            let deleted = history.expect("the key was found").delete(revision);
+            let history = history.expect("the key was found");
+            history.forget_within(forgotten);
+            let deleted = history.delete(revision);
             assert!(deleted, "a key that is live, {previous:?}, cannot be deleted");
             None
         });
