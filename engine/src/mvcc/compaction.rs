@@ -13,10 +13,12 @@
 //! their bucket pays. A small store, a defragmentation, and whoever waits for the space have all of
 //! it cleaned.
 //!
-//! Meanwhile the walk has said which keys have forgotten something. When the records are gone, the
-//! saved index is swept in key order: histories that have become shorter are written again, each
-//! leaf once. Until then the saved index may name records that are gone; opening a store drops
-//! those names. A compaction that a crash interrupts begins again, as does a sweep.
+//! Meanwhile the walk has said which keys have forgotten something. A put before a key's newest one
+//! that takes no memory of its own stays in its node until the key changes again: to look for it
+//! would copy the nodes above it. When the records are gone, the saved index is swept in key order:
+//! histories that have become shorter are written again, each leaf once. Until then the saved index
+//! may name records that are gone; opening a store drops those names. A compaction that a crash
+//! interrupts begins again, as does a sweep.
 //!
 //! A start adds the records that the saved index does not have. It does without those that were
 //! superseded, since the others say themselves which version of their key they are. But a key whose

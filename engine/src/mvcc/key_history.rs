@@ -70,8 +70,8 @@ impl KeyHistory {
         self.0 = Kept::of(change, Some(older));
     }
 
-    /// Forgets the put before the newest one where that takes no memory of its own, and a compaction
-    /// at `at` drops it.
+    /// Forgets the put before the newest one where that takes no memory of its own, and a
+    /// compaction at `at` drops it.
     pub(crate) fn forget_within(&mut self, at: i64) {
         if let Kept::Two { life, word, .. } = self.0
             && self.newest().revision.main <= at
