@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use crate::db::Db;
-use crate::limits::{PAUSES_UNSAVED_BYTES_MAX, SWEEP_PART, key_bytes_max};
+use crate::limits::{PAUSES_UNSAVED_BYTES_MAX, SWEEP_PART};
 use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
@@ -430,8 +430,6 @@ impl Checkpoint {
             tree_revision: from.revision,
             index: &index,
             index_revision: to.index_revision,
-            compacted: to.compacted,
-            key_bytes_max: key_bytes_max(base.page_bytes()),
             counts: &self.records,
             rule: self.compaction_rule,
             records_max: CompactionRule::records_max(counted.all()),
@@ -498,7 +496,7 @@ fn compact(
 ) -> Result<(CompactionDone, Option<CompactionPass>)> {
     let mut done = CompactionDone::default();
     if let Some(pass) = &mut pass {
-        done = pass.step(&mut work)?;
+        done = pass.step(&mut work, to.compacted)?;
         to.compacted = if pass.is_done() { pass.at } else { to.compacted };
         to.unswept = to.unswept.saturating_add(done.lost);
     }

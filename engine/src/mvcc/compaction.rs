@@ -33,7 +33,7 @@ use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
     COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
     COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
-    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, LOOKS_PER_STEP,
+    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, LOOKS_PER_STEP, key_bytes_max,
 };
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
@@ -105,10 +105,6 @@ pub(crate) struct CompactionWork<'w, 'd> {
     pub(crate) index: &'w IndexRoot,
     /// All of the index is saved up to here.
     pub(crate) index_revision: i64,
-    /// The compaction before has dropped its records.
-    pub(crate) compacted: i64,
-    /// Keys that are longer have rows of their own.
-    pub(crate) key_bytes_max: usize,
     /// Records of the tree before it; all of them but those that are yet to be counted.
     pub(crate) counts: &'w RecordCounts,
     pub(crate) rule: CompactionRule,
@@ -176,8 +172,8 @@ impl CompactionPass {
         matches!(self.stage, Stage::Counting { .. } | Stage::Walking { .. })
     }
 
-    /// Does a bounded amount of work.
-    pub(crate) fn step(&mut self, work: &mut CompactionWork<'_, '_>) -> Result<CompactionDone> {
+    /// Does a bounded amount of work; the pass before was one at `before`.
+    pub(crate) fn step(&mut self, work: &mut CompactionWork<'_, '_>, before: i64) -> Result<CompactionDone> {
         assert!(!self.is_done(), "the compaction at {} goes on, but it is done", self.at);
         let mut done = CompactionDone::default();
         // Until all that it looks at is in the tree.
@@ -188,7 +184,7 @@ impl CompactionPass {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
-            && work.walk(self.at).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
+            && work.walk(self.at, before).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
@@ -355,17 +351,18 @@ struct Walk<'w> {
     at: i64,
     before: i64,
     forgetting_max: usize,
+    /// Keys that are longer have rows of their own.
     key_bytes_max: usize,
 }
 
 impl<'w> CompactionWork<'w, '_> {
-    fn walk(&self, at: i64) -> Walk<'w> {
+    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
         Walk {
             index: self.index,
             at,
-            before: self.compacted,
+            before,
             forgetting_max: self.records_max,
-            key_bytes_max: self.key_bytes_max,
+            key_bytes_max: key_bytes_max(self.base.page_bytes()),
         }
     }
 }

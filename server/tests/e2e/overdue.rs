@@ -197,7 +197,8 @@ fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
     with_server(&["--cores", "1"], async |server, _| {
         let old = PutRequest { key: "old".into(), ..PutRequest::default() };
         server.client().await.kv.put(old).await.unwrap();
-        // A busy machine may stand still for so long; calls that are left lying are so each time.
-        assert!((0..3).any(|_| are_answered_at_once(server)), "some calls wait for something else");
+        // A busy machine may stand still for so long once.
+        let are_answered = are_answered_at_once(server) || (0..2).all(|_| are_answered_at_once(server));
+        assert!(are_answered, "some calls wait for something else");
     });
 }

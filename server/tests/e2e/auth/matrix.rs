@@ -214,8 +214,12 @@ pub(super) async fn answers(
 ) -> [Answer; 2] {
     let mut patience = PATIENCE;
     loop {
-        let (our, their) = (ask(0, patience).await, ask(1, patience).await);
-        if !may_wait(method) || patience == PATIENCE_MAX || !is_difference(&our, &their) {
+        let began = Instant::now();
+        let our = ask(0, patience).await;
+        let (ours, then) = (began.elapsed(), Instant::now());
+        let their = ask(1, patience).await;
+        let is_late = ours.max(then.elapsed()) >= patience && may_wait(method);
+        if !is_late || patience == PATIENCE_MAX || !is_difference(&our, &their) {
             return [our, their];
         }
         patience = PATIENCE_MAX;
