@@ -72,6 +72,11 @@ impl KeyIndex {
         self.forgotten = at;
     }
 
+    /// Up to which compaction changes of keys forget what it drops; 0 at first.
+    pub(crate) fn forgotten(&self) -> i64 {
+        self.forgotten
+    }
+
     /// Goes back to an earlier root.
     pub fn revert_to(&mut self, root: IndexRoot) {
         self.root = root;
