@@ -62,7 +62,7 @@ fn wait_for_ends(stream: &mut TcpStream, count: usize) -> String {
 /// The same.
 ///
 /// # Errors
-/// Nothing comes for as long as a read of the connection waits.
+/// Nothing comes for as long as a read of the connection waits, or not all of them in 20 s.
 fn hear_ends(stream: &mut TcpStream, count: usize) -> std::io::Result<String> {
     let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
     let ends = |said: &[u8]| {
@@ -76,7 +76,11 @@ fn hear_ends(stream: &mut TcpStream, count: usize) -> std::io::Result<String> {
         }
         ends
     };
+    let began = tokio::time::Instant::now();
     while ends(&said) < count {
+        if began.elapsed() > Duration::from_secs(20) {
+            return Err(ErrorKind::TimedOut.into());
+        }
         let read = stream.read(&mut buffer)?;
         assert!(read > 0, "the connection has ended, and not every call");
         said.extend_from_slice(&buffer[..read]);

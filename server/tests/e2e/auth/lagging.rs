@@ -18,14 +18,14 @@ use revd_proto::v3electionpb::LeaderRequest;
 use super::bugs::{PASSWORD, login, must, set_up, set_up_users};
 use super::key_pairs::write_file;
 use super::{FLAGS, call};
-use crate::harness::{Client, Cluster, Fault, Product, TempDir, Way, Wiring, peers, run, within};
+use crate::harness::{Client, Cluster, Fault, PATIENT, Product, TempDir, Way, Wiring, peers, run, within};
 
 /// So late is what the leader says to the member that lags behind.
 const LATE: Duration = Duration::from_millis(700);
 
 /// Flags of members of which none stands for election while one lags behind, on a busy machine too.
 fn patient() -> Vec<&'static str> {
-    [&FLAGS[..], &["--heartbeat-interval=500", "--election-timeout=5000"]].concat()
+    [&FLAGS[..], &PATIENT].concat()
 }
 
 /// A signed token says who its user is, and that one may be news to this member.

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Cluster, free_address, peers, with_clusters_beside, within};
+use crate::harness::{Cluster, PATIENT, free_address, peers, with_clusters_beside, within};
 
 /// A cluster as etcdctl sees it.
 struct Ctl<'c> {
@@ -306,7 +306,7 @@ async fn reconfigure(ctl: &mut Ctl<'_>) -> (usize, Vec<String>) {
 #[test]
 fn the_leader_is_moved_and_members_come_and_go() {
     // The leader is moved by etcdctl alone, and not by a busy machine.
-    with_clusters_beside(&["--heartbeat-interval=500", "--election-timeout=5000"], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let (mut ours, mut theirs) = (Ctl::of(ours), Ctl::of(theirs));
         let all = [reconfigure(&mut ours).await, reconfigure(&mut theirs).await];
         if std::env::var_os("REVD_SAY").is_some() {

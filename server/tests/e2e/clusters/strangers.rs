@@ -13,7 +13,7 @@ use revd_member::peer::frame;
 use revd_member::peer::hello::{Hello, Purpose};
 use revd_proto::etcdserverpb::{MemberListRequest, PutRequest, StatusRequest};
 
-use crate::harness::{Cluster, Product, TempDir, Wiring, run};
+use crate::harness::{Cluster, PATIENT, Product, TempDir, Wiring, run};
 
 /// Puts while strangers come and go.
 const PUTS: usize = 3_000;
@@ -152,8 +152,7 @@ fn strangers_at_the_peer_port_are_refused_and_others_untouched() {
     run(async {
         let dir = TempDir::new();
         // An election would be the strangers' fault, and not that of a busy machine.
-        let flags = ["--heartbeat-interval=500", "--election-timeout=5000"];
-        let cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &flags).await;
+        let cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &PATIENT).await;
         let victim = (cluster.leader().await + 1) % 3;
         let status = cluster.client(victim).maintenance.status(StatusRequest {}).await.unwrap().into_inner();
         let id = status.header.as_ref().unwrap().member_id;

@@ -42,6 +42,9 @@ pub struct Cluster {
     fronts: Vec<[SocketAddr; 2]>,
 }
 
+/// Flags of members that make no other leader on a busy machine.
+pub const PATIENT: [&str; 2] = ["--heartbeat-interval=500", "--election-timeout=5000"];
+
 /// The product that a test of clusters runs with: `REVD_CLUSTERS=etcd` tries the test itself.
 pub fn products_of_clusters() -> Vec<Product> {
     match std::env::var("REVD_CLUSTERS").as_deref() {

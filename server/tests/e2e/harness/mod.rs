@@ -8,7 +8,7 @@ mod peers;
 mod process;
 
 pub use clients::{Client, WatchStream, call, connect, login, request_as};
-pub use cluster::{Cluster, Wiring, products_of_clusters, within};
+pub use cluster::{Cluster, PATIENT, Wiring, products_of_clusters, within};
 pub use network::{Fault, Party, Way};
 pub use peers::{Peers, go_program, peers};
 pub use process::{MIXED, Product, Server, SmallDisk, TempDir, free_address, wait_until};
