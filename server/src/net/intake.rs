@@ -139,8 +139,7 @@ impl Intake {
 /// A place for one more connection, if there is one. One whose client has gone may be closed for it
 /// before its turn.
 fn enter<T>(gate: &Gate, closing: &ClosingLine<T>) -> Option<Pass> {
-    let enter = || gate.enter(limits::CONNECTIONS_PER_CORE_MAX);
-    enter().or_else(|| closing.close_one().then(enter).flatten())
+    or_close_one(closing, || gate.enter(limits::CONNECTIONS_PER_CORE_MAX))
 }
 
 /// A place for one more connection, and a permit, if there are. One whose client has gone may be
@@ -151,7 +150,11 @@ fn admit<T>(
     permits: &Arc<ConnectionPermits>,
     closing: &ClosingLine<T>,
 ) -> Option<(Pass, ConnectionPermit)> {
-    let enter = || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?));
+    or_close_one(closing, || Some((gate.enter(limits::CONNECTIONS_PER_CORE_MAX)?, permits.take()?)))
+}
+
+/// Tries again behind one that was closed for it.
+fn or_close_one<T, R>(closing: &ClosingLine<T>, enter: impl Fn() -> Option<R>) -> Option<R> {
     enter().or_else(|| closing.close_one().then(enter).flatten())
 }
 

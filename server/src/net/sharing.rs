@@ -49,7 +49,7 @@ pub(super) struct Giver {
 }
 
 impl Giver {
-    /// Opens the mailboxes of the others: nothing is handed over before.
+    /// Opens the mailboxes of the others: nothing is handed to one of them before.
     pub(super) async fn open(&self, seeds: Vec<SenderSeed<Handed>>) {
         for seed in seeds {
             let other = seed.open().await;
@@ -71,8 +71,8 @@ impl Giver {
     }
 }
 
-/// Whether a core that has `own` of `all` connections has its share, beside so many others. One
-/// whose places are half taken is given no more.
+/// Whether a core that has `own` of `all` connections has its share, beside so many others. They
+/// are given no more when half of the places of them all are taken.
 fn is_beyond_share(own: usize, all: usize, others: usize) -> bool {
     let share = all / (1 + others * limits::CONNECTIONS_BESIDE_LOG);
     let theirs_max = others * (limits::CONNECTIONS_PER_CORE_MAX / 2);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_never_filled() {
+    fn none_is_given_more_when_half_of_their_places_are_taken() {
         let half = limits::CONNECTIONS_PER_CORE_MAX / 2;
         assert!(is_beyond_share(half, 2 * half - 1, 1));
         assert!(!is_beyond_share(half, 2 * half, 1));
