@@ -369,7 +369,8 @@ pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 
 /// Connections to the addresses of metrics: those of clients take none of their places.
 pub const METRICS_CONNECTIONS_MAX: usize = 64;
-/// Connections of one core.
+/// Connections of clients for each edge: the edges together have no more than so many times their
+/// number, wherever these are.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// How many times as many connections an edge has as the one whose core plays log and state too, if
 /// the kernel's spreading gives that one more.

@@ -87,6 +87,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let applied = member.machine.store().applied().index;
     let status = Arc::new(MemberStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let clients_max = places.clients.min(edges.saturating_mul(limits::CONNECTIONS_PER_CORE_MAX));
     let counters = Arc::new(Counters::new(edges).with_certificates(ends));
     process::watch(&counters.process).context("starting the thread that looks at this process")?;
     let collect = duties::cleaner::start(Arc::clone(&counters), Garbage::free)
@@ -96,7 +97,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let (ready, stop) = (Latch::default(), Latch::default());
     let common = Common {
         status: Arc::clone(&status),
-        permits: [places.clients, places.metrics].map(ConnectionPermits::new),
+        permits: [clients_max, places.metrics].map(ConnectionPermits::new),
         peer_connections_max: places.peers,
         counters,
         tls: [clients_tls, peers_tls],

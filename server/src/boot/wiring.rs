@@ -1,5 +1,6 @@
 //! The roles of each core, and the mailboxes between them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -243,7 +244,8 @@ fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
 fn sharing(roles: &[Roles]) -> impl Iterator<Item = SharingSeed> {
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let first_has_log = roles.iter().any(|roles| roles.log && roles.edge.is_some());
-    sharing::seeds(edges, first_has_log).into_iter()
+    let cpus: BTreeSet<usize> = roles.iter().map(|roles| roles.cpu).collect();
+    sharing::seeds(edges, first_has_log && cpus.len() == roles.len()).into_iter()
 }
 
 fn listen_config(

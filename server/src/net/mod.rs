@@ -168,10 +168,16 @@ impl Listeners {
         match self.sharing.replace(SharingSeed::Keeps) {
             SharingSeed::Keeps => {}
             SharingSeed::Gives(others) => {
-                let giver = Rc::clone(intake.giver());
-                self.run(async move { giver.open(others).await });
+                for other in others {
+                    let giver = Rc::clone(intake.giver());
+                    self.run(async move { giver.open(other).await });
+                }
             }
-            SharingSeed::Takes(from) => self.run(Rc::clone(intake).take_handed(from)),
+            // It ends behind the giver, so that nothing waits to be taken for as long as that one
+            // still has connections.
+            SharingSeed::Takes(from) => {
+                glommio::spawn_local(Rc::clone(intake).take_handed(from)).detach();
+            }
         }
     }
 
@@ -191,13 +197,14 @@ impl Listeners {
     pub async fn serve(&self, stop: Latch, listening: impl FnOnce()) -> io::Result<()> {
         let intake = self.open(&self.config.clients, &self.gate)?;
         self.share(&intake);
-        drop(intake);
         listening();
         stop.wait().await;
         let accepting = self.accepting.take();
         for task in accepting {
             task.cancel().await;
         }
+        intake.giver().close();
+        drop(intake);
         self.edge.api.stop();
         self.gate.close();
         self.metrics_gate.close();

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct ConnectionPermits {
     max: usize,
     taken: AtomicUsize,
+    /// Those that were ever taken.
+    given: AtomicUsize,
 }
 
 /// The permit of one connection; returned when dropped.
@@ -19,7 +21,7 @@ impl ConnectionPermits {
     /// Permits for `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: AtomicUsize::new(0) })
+        Arc::new(Self { max, taken: AtomicUsize::new(0), given: AtomicUsize::new(0) })
     }
 
     /// Connections that there may be.
@@ -28,9 +30,14 @@ impl ConnectionPermits {
         self.max
     }
 
-    /// Permits that are taken now.
+    #[cfg(test)]
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Connections, open or closed, that ever had one.
+    pub(super) fn given(&self) -> usize {
+        self.given.load(Ordering::Relaxed)
     }
 
     /// Takes a permit, if one is left.
@@ -39,7 +46,9 @@ impl ConnectionPermits {
         // Never one too many, not even for a moment in which another core asks.
         let one_more = |taken| (taken < self.max).then_some(taken + 1);
         let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.ok().map(|_| ConnectionPermit(Arc::clone(self)))
+        taken.ok()?;
+        self.given.fetch_add(1, Ordering::Relaxed);
+        Some(ConnectionPermit(Arc::clone(self)))
     }
 }
 
@@ -64,6 +73,7 @@ mod tests {
         drop(first);
         let third = permits.take();
         assert!(third.is_some() && permits.take().is_none());
+        assert_eq!(permits.given(), 3, "refused ones are not counted");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Clients' connections, shared where an edge has less of its core than others have: the kernel
 //! spreads them over the sockets of all edges by a hash, and the core that plays log and state too
-//! hands those beyond its share to the other edges, in turn.
+//! hands those beyond its share to the other edges, in turn. The share is one of the connections
+//! that come, not of those that are open: beside old ones, new ones are spread as well.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -28,10 +29,11 @@ pub enum SharingSeed {
     Takes(ReceiverSeed<Handed>),
 }
 
-/// The parts of so many edges, by their numbers; the first one may be on the core of the log.
+/// The parts of so many edges, by their numbers. The first one gives if it has less of a CPU than
+/// the others: if its core has the log, and no other core is on its CPU.
 #[must_use]
-pub fn seeds(edges: usize, first_has_log: bool) -> Vec<SharingSeed> {
-    if edges < 2 || !first_has_log {
+pub fn seeds(edges: usize, first_gives: bool) -> Vec<SharingSeed> {
+    if edges < 2 || !first_gives {
         return (0..edges).map(|_| SharingSeed::Keeps).collect();
     }
     let (senders, receivers): (Vec<_>, Vec<_>) =
@@ -45,88 +47,125 @@ pub fn seeds(edges: usize, first_has_log: bool) -> Vec<SharingSeed> {
 pub(super) struct Giver {
     /// Empty until the other cores run.
     others: RefCell<Vec<Sender<Handed>>>,
+    /// The one whose turn it is.
     next: Cell<usize>,
+    /// Connections that were kept as this core's share.
+    kept: Cell<usize>,
 }
 
 impl Giver {
-    /// Opens the mailboxes of the others: nothing is handed to one of them before.
-    pub(super) async fn open(&self, seeds: Vec<SenderSeed<Handed>>) {
-        for seed in seeds {
-            let other = seed.open().await;
-            self.others.borrow_mut().push(other);
-        }
+    /// Opens the mailbox of one of the others: nothing is handed to it before.
+    pub(super) async fn open(&self, seed: SenderSeed<Handed>) {
+        let other = seed.open().await;
+        self.others.borrow_mut().push(other);
     }
 
-    /// Whether a new connection goes to another core, where this one has `own` of `all`.
-    pub(super) fn is_beyond_share(&self, own: usize, all: usize) -> bool {
-        is_beyond_share(own, all, self.others.borrow().len())
+    /// Hands nothing over any more; each of the others learns that nothing more comes.
+    pub(super) fn close(&self) {
+        self.others.take();
     }
 
-    /// Hands a connection over; gives it back where the next core does not come to take any.
-    pub(super) fn give(&self, handed: Handed) -> Result<(), Handed> {
+    /// Whether a new connection is one of this core's share, where so many have come to all cores
+    /// with it, since the start. It counts as kept if it is.
+    pub(super) fn keeps(&self, come: usize) -> bool {
+        let parts = 1 + self.others.borrow().len() * limits::CONNECTIONS_BESIDE_LOG;
+        let keeps = self.kept.get() < come.div_ceil(parts);
+        self.kept.set(self.kept.get() + usize::from(keeps));
+        keeps
+    }
+
+    /// Hands a connection to the next of the others that takes it now; gives it back if none does.
+    pub(super) fn give(&self, mut handed: Handed) -> Result<(), Handed> {
         let others = self.others.borrow();
-        let Some(turn) = self.next.get().checked_rem(others.len()) else { return Err(handed) };
-        self.next.set(turn + 1);
-        others[turn].try_send(handed)
+        for _ in 0..others.len() {
+            let turn = self.next.get() % others.len();
+            self.next.set(turn + 1);
+            match others[turn].try_send(handed) {
+                Ok(()) => return Ok(()),
+                Err(back) => handed = back,
+            }
+        }
+        Err(handed)
     }
-}
-
-/// Whether a core that has `own` of `all` connections has its share, beside so many others. They
-/// are given no more when half of the places of them all are taken.
-fn is_beyond_share(own: usize, all: usize, others: usize) -> bool {
-    let share = all / (1 + others * limits::CONNECTIONS_BESIDE_LOG);
-    let theirs_max = others * (limits::CONNECTIONS_PER_CORE_MAX / 2);
-    own > share && all.saturating_sub(own) < theirs_max
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
     use futures_lite::future::zip;
 
     use super::*;
     use crate::net::permits::ConnectionPermits;
+    use crate::queues::mailbox::Receiver;
     use crate::queues::sleep::on_a_core;
 
-    /// How many of so many connections the core of the log has, all of which come to it.
-    fn kept(all: usize, others: usize) -> usize {
-        (0..all).fold(0, |own, all| own + usize::from(!is_beyond_share(own, all, others)))
+    /// Runs with a giver beside so many others, and their ends of its mailboxes.
+    async fn beside(others: usize) -> (Giver, Vec<Receiver<Handed>>) {
+        let (giver, mut receivers) = (Giver::default(), Vec::new());
+        for _ in 0..others {
+            let (sender, receiver) = pair(2);
+            let (receiver, ()) = zip(receiver.open(), giver.open(sender)).await;
+            receivers.push(receiver);
+        }
+        (giver, receivers)
+    }
+
+    /// A connection to the address at this place, and its client's end.
+    fn connection(permits: &Arc<ConnectionPermits>, address: usize) -> (Handed, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Handed { socket: ours.into(), permit: permits.take().unwrap(), address }, theirs)
     }
 
     #[test]
-    fn the_core_of_the_log_keeps_a_share() {
-        assert_eq!([1, 2, 4, 10, 20, 100].map(|all| kept(all, 1)), [1, 1, 1, 3, 5, 25]);
-        assert_eq!([1, 4, 20, 100].map(|all| kept(all, 3)), [1, 1, 2, 10]);
-        assert_eq!([1, 20].map(|all| kept(all, 0)), [1, 20], "there is no other core");
+    fn the_core_of_the_log_keeps_a_share_of_those_that_come() {
+        on_a_core(async {
+            for (others, all, kept) in
+                [(0, 20, 20), (1, 1, 1), (1, 4, 1), (1, 20, 5), (1, 100, 25), (3, 20, 2), (3, 100, 10)]
+            {
+                let (giver, _receivers) = beside(others).await;
+                let keeps = |come: &usize| giver.keeps(*come);
+                assert_eq!((1..=all).filter(keeps).count(), kept, "of {all} beside {others} others");
+            }
+            // Every second one comes here, and it has kept none for a while: it has the same share.
+            let (giver, _receivers) = beside(1).await;
+            let keeps = |come: &usize| giver.keeps(*come);
+            assert_eq!((1..=1_000).step_by(2).filter(keeps).count(), 250);
+        });
     }
 
     #[test]
-    fn none_is_given_more_when_half_of_their_places_are_taken() {
-        let half = limits::CONNECTIONS_PER_CORE_MAX / 2;
-        assert!(is_beyond_share(half, 2 * half - 1, 1));
-        assert!(!is_beyond_share(half, 2 * half, 1));
-        assert!(is_beyond_share(half, 2 * half, 2));
+    fn where_one_takes_no_more_the_next_one_is_given_to() {
+        on_a_core(async {
+            let permits = ConnectionPermits::new(1_000);
+            let (giver, mut receivers) = beside(2).await;
+            drop(receivers.remove(0));
+            let first = receivers.remove(0);
+            for address in 0..4 {
+                giver.give(connection(&permits, address).0).expect("one of them takes it");
+                assert_eq!(first.receive().await.unwrap().address, address);
+            }
+            giver.give(connection(&permits, 4).0).expect("it waits");
+            giver.close();
+            assert!(giver.give(connection(&permits, 5).0).is_err(), "it has ended");
+            assert_eq!(first.receive().await.unwrap().address, 4);
+            assert!(first.receive().await.is_none(), "and the others are told so");
+        });
     }
 
     #[test]
     fn one_that_is_handed_over_arrives_and_one_that_is_not_taken_is_closed() {
         on_a_core(async {
-            let (permits, giver) = (ConnectionPermits::new(1_000), Giver::default());
-            let handed = |address| {
-                let (ours, theirs) = UnixStream::pair().unwrap();
-                let permit = permits.take().unwrap();
-                (Handed { socket: ours.into(), permit, address }, theirs)
-            };
-            let (connection, _client) = handed(0);
-            assert!(giver.give(connection).is_err(), "there is no other core yet");
+            let permits = ConnectionPermits::new(1_000);
+            assert!(Giver::default().give(connection(&permits, 0).0).is_err(), "there is no other core yet");
             assert_eq!(permits.taken(), 0);
 
-            let (sender, receiver) = pair(2);
-            let (receiver, ()) = zip(receiver.open(), giver.open(vec![sender])).await;
-            let (connection, mut client) = handed(3);
-            giver.give(connection).expect("there is room");
+            let (giver, mut receivers) = beside(1).await;
+            let receiver = receivers.remove(0);
+            let (handed, mut client) = connection(&permits, 3);
+            giver.give(handed).expect("there is room");
             let Handed { socket, permit, address } = receiver.receive().await.unwrap();
             assert_eq!((address, permits.taken()), (3, 1));
             client.write_all(b"hello").unwrap();
@@ -137,8 +176,8 @@ mod tests {
 
             let (mut waiting, mut back) = (Vec::new(), None);
             while back.is_none() {
-                let (connection, client) = handed(0);
-                back = giver.give(connection).err();
+                let (handed, client) = connection(&permits, 0);
+                back = giver.give(handed).err();
                 waiting.push(client);
                 assert!(waiting.len() < 100, "the mailbox is bounded");
             }
@@ -151,17 +190,17 @@ mod tests {
         });
     }
 
-    fn drawn(edges: usize, first_has_log: bool) -> Vec<&'static str> {
+    fn drawn(edges: usize, first_gives: bool) -> Vec<&'static str> {
         let name = |seed| match seed {
             SharingSeed::Keeps => "keeps",
             SharingSeed::Gives(_) => "gives",
             SharingSeed::Takes(_) => "takes",
         };
-        seeds(edges, first_has_log).into_iter().map(name).collect()
+        seeds(edges, first_gives).into_iter().map(name).collect()
     }
 
     #[test]
-    fn only_an_edge_beside_the_log_gives() {
+    fn only_an_edge_that_has_less_of_a_cpu_gives() {
         assert_eq!(drawn(1, true), ["keeps"]);
         assert_eq!(drawn(2, true), ["gives", "takes"]);
         assert_eq!(drawn(4, true), ["gives", "takes", "takes", "takes"]);

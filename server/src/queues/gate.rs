@@ -53,12 +53,6 @@ impl Gate {
         self.0.borrow().closed
     }
 
-    /// How much is inside.
-    #[must_use]
-    pub fn inside(&self) -> usize {
-        self.0.borrow().passes.len()
-    }
-
     /// Waits until nothing is inside.
     pub async fn drained(&self) {
         std::future::poll_fn(|context| {

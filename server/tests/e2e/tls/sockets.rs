@@ -1,11 +1,19 @@
-//! Sockets that are files, and URLs for plain requests alone, beside an etcd.
+//! Sockets that are files, and URLs for plain requests alone, beside an etcd; connections that come
+//! to one core and are served by another one.
 
+use std::io::{Error, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::harness::{Product, Server, TempDir, free_address, peers, wait_until};
 use crate::tls::certificates::{Authority, Wanted, WithRevoked};
 use crate::tls::etcdctl;
+use crate::tls::session::session;
 
 /// A server of each product that listens at these URLs beside its own.
 fn both(dir: &Path, urls: impl Fn(&Path) -> String, flags: &[&str]) -> Vec<Server> {
@@ -138,4 +146,68 @@ fn bug_085_plain_requests_have_urls_of_their_own_as_with_an_etcd() {
         assert_eq!(said[0][..4], [true, false, false, true]);
         assert!(!said[0][4..].contains(&true), "revoked");
     }
+}
+
+/// Asks for the version over a connection, which stays open.
+fn ask_version<S: Read + Write>(mut connection: S, whose: &str) -> S {
+    write!(connection, "GET /version HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let (mut told, mut buffer) = (Vec::new(), [0; 1024]);
+    while !told.ends_with(b"}") {
+        let read = connection.read(&mut buffer).unwrap();
+        assert!(read > 0, "{whose}: {}", String::from_utf8_lossy(&told));
+        told.extend_from_slice(&buffer[..read]);
+    }
+    assert!(told.starts_with(b"HTTP/1.1 200"), "{whose}: {}", String::from_utf8_lossy(&told));
+    connection
+}
+
+/// The core of the log hands most of what it accepts to other cores: each connection speaks what
+/// its own address speaks. A stop answers or closes all that are on their way.
+#[test]
+fn connections_are_served_as_at_their_address_on_any_core_until_a_stop() {
+    const OF_EACH: usize = 32;
+    let dir = TempDir::new();
+    let authority = Authority::new(&dir.path().join("c"), "authority");
+    let own = authority.issue(Wanted::default());
+    let [secure, plain] = [(); 2].map(|()| free_address());
+    let file = dir.path().join("file");
+    let urls = format!("https://{secure},http://{plain},unix://{}", file.display());
+    let peer = format!("http://{}", free_address());
+    let initial = format!("default={peer}");
+    let flags = ["--cert-file", &own.cert, "--key-file", &own.key, "--listen-client-urls", &urls];
+    let more = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
+    let flags = [&flags[..], &more, &["--initial-cluster", &initial, "--cores", "2"]].concat();
+    let flags: Vec<String> = flags.into_iter().map(str::to_owned).collect();
+    let mut server = Server::spawn_member(Product::Revd, secure, &dir.path().join("data"), &flags);
+    server.wait_until_ready();
+    let mut open = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..OF_EACH {
+        open.0.push(ask_version(session(&server, &authority), "https"));
+        open.1.push(ask_version(TcpStream::connect(plain).unwrap(), "http"));
+        open.2.push(ask_version(UnixStream::connect(&file).unwrap(), "file"));
+    }
+    // The first ones are still served behind all that came later.
+    open.0.drain(..).for_each(|it| drop(ask_version(it, "https")));
+    open.1.drain(..).for_each(|it| drop(ask_version(it, "http")));
+    open.2.drain(..).for_each(|it| drop(ask_version(it, "file")));
+
+    let connected = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Ok(mut connection) = TcpStream::connect(plain) {
+                    connected.fetch_add(1, Ordering::Relaxed);
+                    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                    // It is answered and closed, or closed.
+                    let _ = connection.write_all(b"GET /version HTTP/1.0\r\n\r\n");
+                    let read = connection.read_to_end(&mut Vec::new());
+                    let is_late = |error: &Error| error.kind() == ErrorKind::WouldBlock;
+                    assert!(!read.is_err_and(|error| is_late(&error)), "neither answered nor closed");
+                }
+            });
+        }
+        let many = || connected.load(Ordering::Relaxed) > 200;
+        wait_until(Duration::from_secs(60), many, || "hardly a connection is answered".to_owned());
+        assert_eq!(server.stop().signal(), Some(15));
+    });
 }
