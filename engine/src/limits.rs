@@ -121,8 +121,15 @@ pub const COMPACT_COUNTED_PER_STEP: usize = 40_000;
 /// whole, for their keys and perhaps their hash.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Keys of the index that a compaction walks over in one checkpoint: their histories are read, and
-/// nothing is written.
-pub const COMPACT_WALK_KEYS_PER_STEP: usize = 160_000;
+/// nothing is written. Puts beside it are slower: their nodes leave the processor's caches.
+pub const COMPACT_WALK_KEYS_PER_STEP: usize = 20_000;
+/// Of more keys so many more that the walk has about so many steps (half a minute of checkpoints of
+/// a busy store), as far as one checkpoint may go, which is as far as it goes where somebody waits.
+pub const COMPACT_WALK_STEPS: usize = 500;
+/// See [`COMPACT_WALK_STEPS`].
+pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;
+/// Buckets of revisions of which a walk has a table: 256 kB.
+pub const TALLY_BUCKETS_MAX: usize = 64 * 1024;
 /// Bytes of records that a compaction writes again in one checkpoint, or so many times the bytes of
 /// the checkpoint's own records, if that is more: it keeps up with whatever makes records dead, and
 /// its writes are no wall before those of the log.
@@ -262,6 +269,7 @@ const _: () = {
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
     assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_RECORDS_PER_STEP_MAX && COMPACT_LOOKS_PER_RECORD > 0);
     assert!(COMPACT_RECORDS_PER_OWN > 2 && COMPACT_COUNTED_PER_STEP > 0 && COMPACT_WALK_KEYS_PER_STEP > 0);
+    assert!(COMPACT_WALK_KEYS_PER_STEP <= COMPACT_WALK_KEYS_PER_STEP_MAX && COMPACT_WALK_STEPS > 0);
     assert!(COMPACT_REWRITTEN_BYTES_PER_STEP > 0 && RECORD_BUCKET_REVISIONS > 0 && COMPACT_DEAD_PART > 1);
     assert!(RECORD_BUCKETS_MAX > 1);
     // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough

@@ -34,6 +34,7 @@ pub mod compare;
 
 pub mod result;
 
+pub mod calm;
 pub mod cost;
 pub mod record;
 

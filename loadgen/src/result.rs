@@ -8,6 +8,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer as _, V2DeflateSerializer};
 use serde::{Deserialize, Serialize};
 
+use crate::calm::CalmResult;
 use crate::cost::Cost;
 use crate::plan::Plan;
 use crate::record::OpRecord;
@@ -145,6 +146,9 @@ pub struct OpResult {
     pub service: Option<LatencySummary>,
     /// Second by second.
     pub seconds: Vec<SecondResult>,
+    /// Those outside the stalls of the disk, in a run with a probe of it.
+    #[serde(default)]
+    pub calm: Option<CalmResult>,
 }
 
 /// Latencies.
@@ -280,6 +284,7 @@ impl OpResult {
             latency: LatencySummary::of(&record.latency),
             service: is_open.then(|| LatencySummary::of(&record.service)),
             seconds: rows.collect(),
+            calm: None,
         }
     }
 }

@@ -33,14 +33,15 @@ use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
     COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
     COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
-    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, LOOKS_PER_STEP, key_bytes_max,
+    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX, COMPACT_WALK_STEPS,
+    LOOKS_PER_STEP, key_bytes_max,
 };
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::record::key_of;
-use crate::mvcc::record_counts::RecordCounts;
+use crate::mvcc::record_counts::{RecordCounts, Tally};
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::page::stored_cell_bytes;
 use crate::pauses::Pauses;
@@ -184,7 +185,12 @@ impl CompactionPass {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
-            && work.walk(self.at, before).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
+            && work.walk(self.at, before, self.is_thorough).step(
+                from,
+                Arc::make_mut(needed),
+                &mut done,
+                &mut work.txn.pauses,
+            )
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
@@ -351,17 +357,21 @@ struct Walk<'w> {
     at: i64,
     before: i64,
     forgetting_max: usize,
+    keys_max: usize,
     /// Keys that are longer have rows of their own.
     key_bytes_max: usize,
 }
 
 impl<'w> CompactionWork<'w, '_> {
-    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
+    fn walk(&self, at: i64, before: i64, is_thorough: bool) -> Walk<'w> {
+        let keys = usize::try_from(self.index.len()).unwrap_or(usize::MAX) / COMPACT_WALK_STEPS;
+        let keys_max = keys.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX);
         Walk {
             index: self.index,
             at,
             before,
             forgetting_max: self.records_max,
+            keys_max: if is_thorough { COMPACT_WALK_KEYS_PER_STEP_MAX } else { keys_max },
             key_bytes_max: key_bytes_max(self.base.page_bytes()),
         }
     }
@@ -376,19 +386,20 @@ impl Walk<'_> {
         done: &mut CompactionDone,
         pauses: &mut Pauses,
     ) -> bool {
-        let mut bytes = 0;
+        let (mut bytes, mut tally) = (0, Tally::of(needed, self.at));
         for (number, (key, history)) in self.index.entries_from(from).enumerate() {
             let is_enough = done.forgetting.len() >= self.forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
-            if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
+            if number >= self.keys_max || is_enough {
                 *from = key.to_vec();
                 return false;
             }
             pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
-            if let Some(kept) = history.at(self.at) {
-                needed.add(kept.modified.main, 1);
+            let kept = history.at(self.at);
+            if let Some(kept) = kept {
+                tally.add(kept.modified.main);
             }
             // Of one whose loss the compaction before has seen nothing more is lost.
-            if history.loses_within(self.before) || !history.loses(self.at) {
+            if history.loses_within(self.before) || !history.loses_beside(self.at, kept) {
                 continue;
             }
             done.lost += 1;
@@ -473,6 +484,7 @@ mod tests {
             at: 1 + puts,
             before,
             forgetting_max: COMPACT_RECORDS_PER_STEP,
+            keys_max: COMPACT_WALK_KEYS_PER_STEP,
             key_bytes_max: 100,
         };
         let (mut from, mut needed, mut steps, mut lost) =

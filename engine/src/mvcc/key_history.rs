@@ -183,8 +183,13 @@ impl KeyHistory {
     /// A compaction at `at` drops some of it, or all.
     #[must_use]
     pub(crate) fn loses(&self, at: i64) -> bool {
+        self.loses_beside(at, self.at(at))
+    }
+
+    /// The same, where this is the key as of `at`.
+    pub(crate) fn loses_beside(&self, at: i64, kept: Option<KeyMeta>) -> bool {
         let oldest = self.oldest().revision;
-        oldest.main <= at && self.at(at).is_none_or(|kept| kept.modified != oldest)
+        oldest.main <= at && kept.is_none_or(|kept| kept.modified != oldest)
     }
 
     /// The history that a compaction at `at` leaves; none if it leaves nothing.

@@ -1,13 +1,12 @@
 //! A run over time: stalls of the disk beside those of the server, and how data and memory grow
 //! from compaction to compaction; in lines of text, and as charts.
 
+use crate::calm::STALL;
 use crate::plan::{COMPACT_NAME, WATCH_NAME};
 use crate::report::svg::{Axis, COLOURS, Chart, Mark, Scale, Series};
 use crate::result::{CompactionMark, RoundResult, RunResult, ServerSample};
 use crate::units::{amount, bytes, time};
 
-/// From so many microseconds on a raw fdatasync shows that the disk stands still.
-const STALL: f64 = 20_000.0;
 /// Compactions that are listed; of more the last ones.
 const LISTED_MAX: usize = 30;
 
@@ -30,13 +29,6 @@ pub fn lines(run: &RunResult) -> Vec<String> {
     lines
 }
 
-/// Whether neither this second nor the one before has a stall of the disk: after one, calls that
-/// have waited are answered for a while.
-fn is_calm(probe: &[f64], second: usize) -> bool {
-    let is_quick = |at: usize| probe.get(at).is_some_and(|slowest| *slowest < STALL);
-    is_quick(second) && (second == 0 || is_quick(second - 1))
-}
-
 /// The slowest calls, with and without seconds in which the disk itself stood still.
 fn stalls(round: &RoundResult) -> Vec<String> {
     let probe = &round.disk_probe;
@@ -53,23 +45,18 @@ fn stalls(round: &RoundResult) -> Vec<String> {
     )];
     let callers = round.ops.iter().filter(|op| op.name != COMPACT_NAME && op.name != WATCH_NAME);
     for op in callers {
-        let calm: Vec<_> = op
-            .seconds
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| is_calm(probe, *at))
-            .map(|(_, it)| it.max)
-            .collect();
-        lines.push(format!(
-            "{}: p99.9 {}, slowest {}; slowest {} in the {} of {} seconds that have no such fdatasync, nor has the second before",
-            op.name,
-            time(op.latency.p999),
-            time(op.latency.max),
-            // Seconds keep a digit less than the whole run.
-            time(calm.iter().copied().fold(0.0, f64::max).min(op.latency.max)),
-            calm.len(),
-            op.seconds.len()
-        ));
+        let mut line =
+            format!("{}: p99.9 {}, slowest {}", op.name, time(op.latency.p999), time(op.latency.max));
+        if let Some(calm) = op.calm {
+            line += &format!(
+                "; p99.9 {}, slowest {} in the {} of {} seconds that have no such fdatasync, nor has the second before",
+                time(calm.p999),
+                time(calm.max),
+                calm.seconds,
+                op.seconds.len()
+            );
+        }
+        lines.push(line);
     }
     lines
 }
@@ -188,6 +175,7 @@ pub(super) fn charts(rounds: &[(&str, &RoundResult)]) -> Vec<Chart> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calm::CalmResult;
     use crate::result::{LatencySummary, OpResult, SecondResult};
 
     fn second(max: f64) -> SecondResult {
@@ -207,6 +195,7 @@ mod tests {
                 latency,
                 service: None,
                 seconds: maxima.iter().map(|max| second(*max)).collect(),
+                calm: (!probe.is_empty()).then_some(CalmResult { seconds: 2, p999: 3_000.0, max: 42_000.0 }),
             }],
             events: None,
             cost: None,
@@ -218,13 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn seconds_of_a_stall_and_the_one_behind_it_are_left_out() {
+    fn calls_outside_stalls_are_told_beside_all_of_them() {
         let maxima = [1_000.0, 900_000.0, 800_000.0, 42_000.0, 700_000.0];
-        // Of the last second nothing is known of the disk.
         let said = stalls(&round(&maxima, &[500.0, 850_000.0, 600.0, 700.0]));
         assert!(said[0].contains("slowest 850 ms") && said[0].contains("in 1 of 4 seconds"), "{said:?}");
         assert!(
-            said[1].starts_with("put: p99.9 7.00 ms, slowest 900 ms; slowest 42.0 ms in the 2 of 5"),
+            said[1].starts_with(
+                "put: p99.9 7.00 ms, slowest 900 ms; p99.9 3.00 ms, slowest 42.0 ms in the 2 of 5"
+            ),
             "{said:?}"
         );
         assert!(stalls(&round(&maxima, &[])).is_empty());

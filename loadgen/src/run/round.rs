@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::calm::CalmResult;
 use crate::clock;
 use crate::cost::{self, CostSource, ProcessUsage};
 use crate::keys::KeyOrder;
@@ -285,7 +286,10 @@ fn outcome(
     let ops: Vec<OpResult> = records
         .iter()
         .filter(|record| !record.latency.is_empty() || record.failed() > 0)
-        .map(|record| OpResult::of(record, seconds, plan.rate.is_some() && !is_beside(&record.name)))
+        .map(|record| OpResult {
+            calm: CalmResult::of(record, &beside.probe.seconds),
+            ..OpResult::of(record, seconds, plan.rate.is_some() && !is_beside(&record.name))
+        })
         .collect();
     let generator = GeneratorCost {
         cpu_seconds: cpu as f64 / 1e9,
