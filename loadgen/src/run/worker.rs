@@ -30,11 +30,6 @@ use crate::wire::RpcMethod;
 const READ_BYTES: usize = 256 * 1024;
 /// A turn waits no longer, so that decisions of other threads are seen.
 const TURN_MAX: u64 = 50_000_000;
-/// A thread of an open loop with more calls than one in this time begins a turn at each beat of it
-/// only: to wake up for each call and for each reply takes most of a CPU, which on a small machine
-/// is one of the server's. Latencies count from the clock all the same, so they are up to two beats
-/// longer, one on average.
-const BEAT: u64 = 100_000;
 /// A connection that was lost is tried again this often, so long.
 const RECONNECT_INTERVAL: u64 = 200_000_000;
 const RECONNECT_PATIENCE: u64 = 5 * SECOND;
@@ -74,8 +69,6 @@ pub(super) struct Worker {
     left: u64,
     /// Arrivals had to wait for a caller in the last turn.
     was_full: bool,
-    /// When the next turn begins, if they begin at beats.
-    beat: Option<u64>,
     /// Calls that a connection had no stream for.
     blocked: Vec<(u32, RpcMethod, Vec<u8>)>,
     body: Vec<u8>,
@@ -116,7 +109,6 @@ impl Worker {
             arrivals: None,
             left: plan.total.map_or(u64::MAX, |total| share(total, thread, plan.threads)),
             was_full: false,
-            beat: None,
             blocked: Vec::new(),
             body: Vec::new(),
             swept: 0,
@@ -185,7 +177,6 @@ impl Worker {
             let rate = rate / self.plan.threads as f64;
             let offset = self.thread as f64 / self.plan.threads as f64;
             let seed = self.plan.seed ^ (self.thread as u64) << 32;
-            self.beat = (rate * BEAT as f64 > SECOND as f64).then_some(start);
             self.arrivals = Some(Arrivals::new(self.plan.arrivals, rate, start, length, offset, seed));
         }
         if catches_up {
@@ -359,13 +350,6 @@ impl Worker {
     /// Sends, waits for at most `patience` nanoseconds, reads.
     fn turn(&mut self, patience: u64) -> anyhow::Result<()> {
         self.flush();
-        let patience = if let Some(beat) = &mut self.beat {
-            std::thread::sleep(Duration::from_nanos(beat.saturating_sub(clock::nanos())));
-            *beat = clock::nanos().max(*beat + BEAT);
-            0
-        } else {
-            patience
-        };
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
         let nanos = i64::try_from(patience % SECOND).unwrap_or(0);
         let timeout = Timespec { tv_sec: i64::try_from(patience / SECOND).unwrap_or(0), tv_nsec: nanos };
