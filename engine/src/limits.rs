@@ -122,13 +122,13 @@ pub const COMPACT_COUNTED_PER_STEP: usize = 40_000;
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Keys of the index that a compaction walks over in one checkpoint: their histories are read, and
 /// nothing is written. Puts beside it are slower: their nodes leave the processor's caches.
-pub const COMPACT_WALK_KEYS_PER_STEP: usize = 20_000;
-/// Of more keys so many more that the walk has about so many steps (half a minute of checkpoints of
-/// a busy store), as far as one checkpoint may go, which is as far as it goes where somebody waits.
-pub const COMPACT_WALK_STEPS: usize = 500;
+pub const COMPACT_WALK_KEYS_PER_STEP: usize = 40_000;
+/// Of more keys so many more that the walk has about so many steps (a quarter of a minute of
+/// checkpoints), as far as one checkpoint may go, which is as far as it goes where a caller waits.
+pub const COMPACT_WALK_STEPS: usize = 250;
 /// See [`COMPACT_WALK_STEPS`].
 pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;
-/// Buckets of revisions of which a walk has a table: 256 kB.
+/// Newest buckets of revisions of which a walk has a table: 256 kB.
 pub const TALLY_BUCKETS_MAX: usize = 64 * 1024;
 /// Bytes of records that a compaction writes again in one checkpoint, or so many times the bytes of
 /// the checkpoint's own records, if that is more: it keeps up with whatever makes records dead, and
@@ -159,6 +159,11 @@ pub const HASH_STEPS_PER_RECORD: usize = 16;
 pub const HASH_BYTES_PER_RECORD: usize = 4 * 1024;
 /// Keys of the saved index that are saved anew in one checkpoint after a compaction.
 pub const SWEEP_KEYS_PER_STEP: u64 = 10_000;
+/// But so many with a checkpoint of many records: the leaves that a sweep writes take time from the
+/// puts beside it, and nobody waits for its end.
+pub const SWEEP_KEYS_BESIDE_RECORDS: u64 = 2_500;
+/// From so many bytes of them on.
+pub const SWEEP_RECORD_BYTES: usize = 256 * 1024;
 /// Rows of long keys that are looked at in one checkpoint after a compaction.
 pub const SWEEP_LONG_ROWS_PER_STEP: usize = 1_000;
 /// The saved index is swept when compactions have dropped one record for this many keys, in a large
@@ -275,6 +280,7 @@ const _: () = {
     // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough
     // bytes for that.
     assert!(COMPACT_REWRITTEN_PER_RECORD_BYTE > 1 && COMPACT_SMALL_RECORDS <= COMPACT_HASHED_RECORDS_MAX);
+    assert!(0 < SWEEP_KEYS_BESIDE_RECORDS && SWEEP_KEYS_BESIDE_RECORDS <= SWEEP_KEYS_PER_STEP);
     assert!(SWEEP_KEYS_PER_STEP > 0 && SWEEP_LONG_ROWS_PER_STEP > 0 && SWEEP_PART > 0);
     assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_BYTES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
     assert!(DEFRAGMENT_LOOKS_PER_STEP > 0 && DEFRAGMENT_REFUSALS_MAX > 0);

@@ -14,7 +14,9 @@
 use std::sync::Arc;
 
 use crate::db::Db;
-use crate::limits::{PAUSES_UNSAVED_BYTES_MAX, SWEEP_PART};
+use crate::limits::{
+    PAUSES_UNSAVED_BYTES_MAX, SWEEP_KEYS_BESIDE_RECORDS, SWEEP_KEYS_PER_STEP, SWEEP_PART, SWEEP_RECORD_BYTES,
+};
 use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
@@ -143,6 +145,7 @@ impl Store {
             return None;
         }
         let db = self.db.take()?;
+        let is_busy = self.unsaved_bytes >= SWEEP_RECORD_BYTES;
         let (tree, file) = (self.tree.txn(), db.current.txn());
         assert_eq!(tree, file, "the store reads state {tree} of a file that is at {file}");
         Some(Checkpoint {
@@ -156,6 +159,7 @@ impl Store {
                 share: index_share,
                 bytes_max: self.index_pace.bytes_max(index_share, self.unsaved_bytes),
                 sweep: self.sweep.clone(),
+                sweep_keys: if is_busy { SWEEP_KEYS_BESIDE_RECORDS } else { SWEEP_KEYS_PER_STEP },
                 saves_long: self.saves_more(kind) && self.unsaved_long.bytes() > self.index_pace.long_bytes,
                 long_keys: std::mem::take(&mut self.unsaved_long),
                 row_changes: self.index_pace.row_changes,
@@ -165,7 +169,7 @@ impl Store {
             defragmentation: self.defragmentation.clone(),
             pass: self.pass.clone(),
             records: Arc::clone(&self.records),
-            compaction_rule: self.compaction_rule,
+            compaction_rule: CompactionRule { is_awaited: self.is_space_awaited(), ..self.compaction_rule },
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
             is_spare: kind != CheckpointKind::WithIndex && !self.has_unsaved() && !has_chores,

@@ -67,13 +67,15 @@ pub(crate) struct CompactionPass {
     stage: Stage,
 }
 
-/// How a compaction depends on the number of records.
+/// How a compaction depends on the number of records, and on those who wait for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CompactionRule {
     /// Of at most so many all dead ones go.
     pub(crate) small: u64,
     /// One of more computes no hash.
     pub(crate) hashed_max: u64,
+    /// A caller waits for the space of this one, or of one behind it.
+    pub(crate) is_awaited: bool,
 }
 
 /// Work that a compaction is at.
@@ -129,7 +131,7 @@ pub(crate) struct CompactionDone {
 
 impl Default for CompactionRule {
     fn default() -> Self {
-        Self { small: COMPACT_SMALL_RECORDS, hashed_max: COMPACT_HASHED_RECORDS_MAX }
+        Self { small: COMPACT_SMALL_RECORDS, hashed_max: COMPACT_HASHED_RECORDS_MAX, is_awaited: false }
     }
 }
 
@@ -185,12 +187,7 @@ impl CompactionPass {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
         if let Stage::Walking { from, needed } = &mut self.stage
-            && work.walk(self.at, before, self.is_thorough).step(
-                from,
-                Arc::make_mut(needed),
-                &mut done,
-                &mut work.txn.pauses,
-            )
+            && work.walk(self.at, before).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
         {
             let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
             // Those that were counted in this step are not among the counts yet.
@@ -362,16 +359,23 @@ struct Walk<'w> {
     key_bytes_max: usize,
 }
 
+/// Keys of a step of a walk over so many.
+fn walk_keys_max(keys: u64, is_awaited: bool) -> usize {
+    if is_awaited {
+        return COMPACT_WALK_KEYS_PER_STEP_MAX;
+    }
+    let step = usize::try_from(keys).unwrap_or(usize::MAX) / COMPACT_WALK_STEPS;
+    step.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX)
+}
+
 impl<'w> CompactionWork<'w, '_> {
-    fn walk(&self, at: i64, before: i64, is_thorough: bool) -> Walk<'w> {
-        let keys = usize::try_from(self.index.len()).unwrap_or(usize::MAX) / COMPACT_WALK_STEPS;
-        let keys_max = keys.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX);
+    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
         Walk {
             index: self.index,
             at,
             before,
             forgetting_max: self.records_max,
-            keys_max: if is_thorough { COMPACT_WALK_KEYS_PER_STEP_MAX } else { keys_max },
+            keys_max: walk_keys_max(self.index.len(), self.rule.is_awaited),
             key_bytes_max: key_bytes_max(self.base.page_bytes()),
         }
     }
@@ -453,7 +457,7 @@ mod tests {
     /// among its own.
     #[test]
     fn buckets_with_the_largest_part_of_dead_records_are_cleaned_until_few_are_left() {
-        let rule = CompactionRule { small: 0, hashed_max: 0 };
+        let rule = CompactionRule { small: 0, hashed_max: 0, is_awaited: false };
         let last = Run { first: 5 * WIDTH, last: AT };
         let mut pass = CompactionPass::new(AT, None, false, 0);
         assert_eq!(planned(&mut pass, rule), [Run { first: 0, last: WIDTH - 1 }, last]);
@@ -466,7 +470,7 @@ mod tests {
         let all = BUCKETS.iter().map(|(records, _)| records.unsigned_abs()).sum();
         for (is_thorough, small) in [(true, 0), (false, all)] {
             let mut pass = CompactionPass::new(AT, None, is_thorough, 0);
-            let runs = planned(&mut pass, CompactionRule { small, hashed_max: 0 });
+            let runs = planned(&mut pass, CompactionRule { small, hashed_max: 0, is_awaited: is_thorough });
             assert_eq!(runs, [Run { first: 0, last: 4 * WIDTH - 1 }, Run { first: 5 * WIDTH, last: AT }]);
             assert!(!pass.leaves_dead);
         }
@@ -475,6 +479,16 @@ mod tests {
     /// How many keys forget in each step of a walk over an index of which all keys have so many
     /// puts, until its end; all of them lose all but the last.
     fn walked(keys: impl Iterator<Item = Vec<u8>>, puts: i64, before: i64) -> (Vec<usize>, u64) {
+        walked_by(COMPACT_WALK_KEYS_PER_STEP, keys, puts, before)
+    }
+
+    /// The same in steps of so many keys.
+    fn walked_by(
+        keys_max: usize,
+        keys: impl Iterator<Item = Vec<u8>>,
+        puts: i64,
+        before: i64,
+    ) -> (Vec<usize>, u64) {
         let mut index = KeyIndex::default();
         let mut history = KeyHistory::created(Revision { main: 2, sub: 0 });
         (1..puts).for_each(|put| history.put(Revision { main: 2 + put, sub: 0 }));
@@ -484,7 +498,7 @@ mod tests {
             at: 1 + puts,
             before,
             forgetting_max: COMPACT_RECORDS_PER_STEP,
-            keys_max: COMPACT_WALK_KEYS_PER_STEP,
+            keys_max,
             key_bytes_max: 100,
         };
         let (mut from, mut needed, mut steps, mut lost) =
@@ -557,6 +571,18 @@ mod tests {
         txn.commit();
         assert_eq!(revisions(&store), [3, 4]);
         assert_eq!(store.view().reader().get(b"key", 4), None);
+    }
+
+    /// The steps of a walk grow with the keys; where somebody waits they are as long as they may
+    /// be.
+    #[test]
+    fn a_walk_takes_as_many_steps_as_it_has_to() {
+        let keys = (0..100_u64).map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked_by(7, keys, 2, 0), (vec![0; 15], 100));
+        let steps = |keys: u64| keys.div_ceil(walk_keys_max(keys, false) as u64);
+        assert_eq!([0, 1, 40_001, 10_000_000, 20_000_000].map(steps), [0, 1, 2, 250, 250]);
+        assert_eq!(steps(100_000_000), 625);
+        assert_eq!([1, 10_000_000].map(|keys| walk_keys_max(keys, true)), [160_000; 2]);
     }
 
     /// The changes of many keys, or of long ones, are dropped in as many steps.

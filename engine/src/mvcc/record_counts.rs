@@ -114,28 +114,30 @@ impl RecordCounts {
     }
 }
 
-/// Records that are counted one by one, in any order of their revisions: a table of all buckets is
-/// quicker than looking for the bucket of each.
+/// Records that are counted one by one, in any order of their revisions: a table of the newest
+/// buckets is quicker than looking for the bucket of each.
 #[derive(Debug)]
 pub(crate) struct Tally<'c> {
     counts: &'c mut RecordCounts,
     /// Revisions of a bucket of the table.
     width: i64,
-    /// Records by bucket, from the first one on; those behind its end are added to the counts.
+    /// Records by bucket, from the `first` one on; others are added to the counts.
     table: Vec<u32>,
+    first: i64,
 }
 
 impl<'c> Tally<'c> {
     /// Of revisions up to `newest`, to be added to these counts.
     pub(crate) fn of(counts: &'c mut RecordCounts, newest: i64) -> Self {
-        let buckets = usize::try_from(counts.bucket(newest) + 1).unwrap_or(0);
-        let table = vec![0; if buckets > TALLY_BUCKETS_MAX { 0 } else { buckets }];
-        Self { width: counts.width, counts, table }
+        let end = counts.bucket(newest) + 1;
+        let first = end.saturating_sub_unsigned(TALLY_BUCKETS_MAX as u64).max(0);
+        let table = vec![0; usize::try_from(end - first).unwrap_or(0)];
+        Self { width: counts.width, counts, table, first }
     }
 
     /// There is one more record of a revision.
     pub(crate) fn add(&mut self, main: i64) {
-        let bucket = usize::try_from(main.div_euclid(self.width)).unwrap_or(usize::MAX);
+        let bucket = usize::try_from(main.div_euclid(self.width) - self.first).unwrap_or(usize::MAX);
         match self.table.get_mut(bucket) {
             Some(records) => *records += 1,
             None => self.counts.add(main, 1),
@@ -145,7 +147,7 @@ impl<'c> Tally<'c> {
 
 impl Drop for Tally<'_> {
     fn drop(&mut self) {
-        for (bucket, records) in (0..).zip(&self.table).filter(|(_, records)| **records > 0) {
+        for (bucket, records) in (self.first..).zip(&self.table).filter(|(_, records)| **records > 0) {
             self.counts.add(bucket * self.width, i64::from(*records));
         }
     }
@@ -156,25 +158,32 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Revisions behind the end of the table, and more than a table has.
+    /// Revisions before the table and behind its end; the counts become wider while they are added.
     #[test]
     fn a_tally_counts_as_one_by_one() {
         let random = &mut Random::new(7);
-        for newest in [100, 5 * RECORD_BUCKET_REVISIONS, RECORD_BUCKET_REVISIONS * TALLY_BUCKETS_MAX as i64] {
+        let table = RECORD_BUCKET_REVISIONS * TALLY_BUCKETS_MAX as i64;
+        for (newest, records) in
+            [(100, 1_000), (5 * RECORD_BUCKET_REVISIONS, 1_000), (table, 1_000), (4 * table, 50_000)]
+        {
             let (mut expected, mut counts) = (RecordCounts::default(), RecordCounts::default());
             for counts in [&mut expected, &mut counts] {
                 counts.add(3, 5);
                 counts.widen(2 * RECORD_BUCKET_REVISIONS);
             }
             let mut tally = Tally::of(&mut counts, newest);
-            for _ in 0..1_000 {
+            for _ in 0..records {
                 let main = i64::try_from(random.below(2 * newest.unsigned_abs())).unwrap();
                 expected.add(main, 1);
                 tally.add(main);
             }
             drop(tally);
             assert_eq!(counts, expected);
+            let is_wider = counts.width > 2 * RECORD_BUCKET_REVISIONS;
+            assert!(is_wider || records < 50_000, "there are too many buckets");
         }
+        assert!(Tally::of(&mut RecordCounts::default(), -1).table.is_empty());
+        assert_eq!(Tally::of(&mut RecordCounts::default(), i64::MAX).table.len(), TALLY_BUCKETS_MAX);
     }
 
     /// Revisions of many records each: one bucket has as many as make a start long.

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::{INDEX_STEP_BYTES, SWEEP_KEYS_PER_STEP, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
+use crate::limits::{INDEX_STEP_BYTES, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
 use crate::meta::FORMAT_DIVIDED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::index_pace::IndexShare;
@@ -48,6 +48,8 @@ pub(crate) struct IndexWork {
     pub(crate) share: Option<IndexShare>,
     pub(crate) bytes_max: usize,
     pub(crate) sweep: Option<IndexSweep>,
+    /// Keys of a step of it.
+    pub(crate) sweep_keys: u64,
     /// Keys too long for a page that have changed since they were saved; all are saved now if that
     /// says so.
     pub(crate) long_keys: WaitingKeys,
@@ -81,7 +83,7 @@ impl IndexWork {
         let rule = HistoryRule { compact: to.compact_revision, row_changes: self.row_changes };
         let mut writer = IndexWriter::new(txn, base, index, to.revision, rule, self.long_keys);
         let sweep = match self.sweep {
-            Some(sweep) => sweep.step(&mut writer, ranges, to, self.step_bytes)?,
+            Some(sweep) => sweep.step(&mut writer, ranges, to, (self.sweep_keys, self.step_bytes))?,
             None => None,
         };
         if self.saves_long {
@@ -343,10 +345,10 @@ impl IndexSweep {
         writer: &mut IndexWriter<'_, '_>,
         ranges: &mut SavedRanges,
         to: &mut StoreMeta,
-        bytes_max: usize,
+        (keys_max, bytes_max): (u64, usize),
     ) -> Result<Option<Self>> {
         if let Some(from) = &self.from {
-            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP, bytes_max)?;
+            let range = writer.save_range(from, keys_max, bytes_max)?;
             ranges.saved(from, range.end.as_deref(), writer.revision);
             self.from = range.end;
         }

@@ -242,10 +242,15 @@ impl Store {
         Ok(())
     }
 
+    /// A caller waits for the space of a compaction, the one under way or one behind it.
+    pub(crate) fn is_space_awaited(&self) -> bool {
+        self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough)
+    }
+
     /// Begins the defragmentation that is wanted, if what compactions have left is gone.
     pub(crate) fn begin_defragmentation(&mut self) {
         let Some(WantedDefragmentation { asked_at, .. }) = self.defragments_next else { return };
-        let is_thorough = self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough);
+        let is_thorough = self.is_space_awaited();
         // Later compactions are not waited for: there may always be one.
         let waits = is_thorough && self.cleaned < asked_at;
         if let Some(db) = self.db.as_ref().filter(|_| !waits) {
@@ -384,7 +389,7 @@ impl Store {
     /// compute no hash: for tests, in which few records are a large store.
     #[cfg(feature = "sim")]
     pub fn compact_as_large(&mut self, small: u64, hashed_max: u64) {
-        self.compaction_rule = CompactionRule { small, hashed_max };
+        self.compaction_rule = CompactionRule { small, hashed_max, ..self.compaction_rule };
     }
 
     /// The same, and of so few bytes.
