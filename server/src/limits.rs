@@ -375,6 +375,8 @@ pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// How many times as many connections an edge has as the one whose core plays log and state too, if
 /// the kernel's spreading gives that one more.
 pub const CONNECTIONS_BESIDE_LOG: usize = 3;
+/// Connections that such a core keeps beyond its share, where fewer have come to it before.
+pub const CONNECTIONS_MADE_GOOD: usize = 16;
 /// Connections on their way from one core to another.
 pub const HANDED_CONNECTIONS_MAX: usize = 128;
 /// Connections that the kernel holds until they are accepted.

@@ -1,7 +1,6 @@
 //! Sockets of clients that are to be closed. The kernel takes tens of microseconds for each, and
-//! thousands of clients may go away at once: they are closed in turns, and each keeps its place
-//! among the connections of its core, and its permit, until it is. HTTP/2, and HTTP/1 that is not
-//! late, end their sending side before that.
+//! thousands of clients may go away at once: they are closed in turns, and each keeps its permit
+//! until it is. HTTP/2, and HTTP/1 that is not late, end their sending side before that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,7 +12,7 @@ use crate::limits;
 use crate::queues::turn::{SideWork, time_given_way};
 
 /// Core view, for the addresses of one purpose: the sockets that wait to be closed, in order. Their
-/// places bound them.
+/// permits bound them.
 #[derive(Debug)]
 pub(super) struct ClosingLine<T>(RefCell<Inside<T>>);
 

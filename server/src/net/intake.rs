@@ -1,5 +1,5 @@
-//! Takes in connections, those that are accepted here and those that another core hands over: each
-//! is served if there is a place for it, and closed otherwise.
+//! Takes in connections. Those that are accepted here are served, or handed to another core, if
+//! there is a permit for them, and closed otherwise; those that another core hands over have one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -64,7 +64,7 @@ async fn end_turn(taken: usize) {
 }
 
 impl Intake {
-    /// For connections to `addresses`, of which `gate` lets so many in as `permits` allow.
+    /// For connections to `addresses`: as many as there are `permits`, until `gate` is closed.
     pub(super) fn new(
         edge: &Rc<EdgeContext>,
         addresses: &[ListenAddress],

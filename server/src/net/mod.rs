@@ -173,8 +173,8 @@ impl Listeners {
                     self.run(async move { giver.open(other).await });
                 }
             }
-            // It ends behind the giver, so that nothing waits to be taken for as long as that one
-            // still has connections.
+            // It ends behind the giver, which tells it so, or with its core: nothing waits to be
+            // taken for as long as the giver still has connections.
             SharingSeed::Takes(from) => {
                 glommio::spawn_local(Rc::clone(intake).take_handed(from)).detach();
             }
@@ -203,6 +203,8 @@ impl Listeners {
         for task in accepting {
             task.cancel().await;
         }
+        // The kernel closes what waits in the files' backlogs, and refuses others.
+        self.sockets.take();
         intake.giver().close();
         drop(intake);
         self.edge.api.stop();
@@ -213,7 +215,6 @@ impl Listeners {
             self.metrics_gate.drained().await;
         };
         futures_lite::future::or(drained, sleep(limits::DRAIN_DEADLINE)).await;
-        self.sockets.take();
         Ok(())
     }
 }

@@ -66,11 +66,14 @@ impl Giver {
     }
 
     /// Whether a new connection is one of this core's share, where so many have come to all cores
-    /// with it, since the start. It counts as kept if it is.
+    /// with it, since the start. It counts as kept if it is. A share that few of those that came
+    /// here have filled is not made good for long: clients can choose where they come to.
     pub(super) fn keeps(&self, come: usize) -> bool {
         let parts = 1 + self.others.borrow().len() * limits::CONNECTIONS_BESIDE_LOG;
-        let keeps = self.kept.get() < come.div_ceil(parts);
-        self.kept.set(self.kept.get() + usize::from(keeps));
+        let share = come.div_ceil(parts);
+        let kept = self.kept.get().max(share.saturating_sub(limits::CONNECTIONS_MADE_GOOD));
+        let keeps = kept < share;
+        self.kept.set(kept + usize::from(keeps));
         keeps
     }
 
@@ -133,6 +136,9 @@ mod tests {
             let (giver, _receivers) = beside(1).await;
             let keeps = |come: &usize| giver.keeps(*come);
             assert_eq!((1..=1_000).step_by(2).filter(keeps).count(), 250);
+            // Very many have come to the others only.
+            let kept = (1_000_000..1_001_000).step_by(2).filter(keeps).count();
+            assert!((250..=250 + limits::CONNECTIONS_MADE_GOOD).contains(&kept), "{kept}");
         });
     }
 

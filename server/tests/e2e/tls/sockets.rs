@@ -1,10 +1,11 @@
 //! Sockets that are files, and URLs for plain requests alone, beside an etcd; connections that come
 //! to one core and are served by another one.
 
-use std::io::{Error, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -148,6 +149,13 @@ fn bug_085_plain_requests_have_urls_of_their_own_as_with_an_etcd() {
     }
 }
 
+/// Longer than an answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+trait ReadWrite: Read + Write {}
+
+impl<S: Read + Write> ReadWrite for S {}
+
 /// Asks for the version over a connection, which stays open.
 fn ask_version<S: Read + Write>(mut connection: S, whose: &str) -> S {
     write!(connection, "GET /version HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -191,23 +199,38 @@ fn connections_are_served_as_at_their_address_on_any_core_until_a_stop() {
     open.1.drain(..).for_each(|it| drop(ask_version(it, "http")));
     open.2.drain(..).for_each(|it| drop(ask_version(it, "file")));
 
-    let connected = AtomicUsize::new(0);
+    let connected = [const { AtomicUsize::new(0) }; 2];
+    // It is answered and closed, or closed.
+    let is_over = |connection: &mut dyn ReadWrite| {
+        let _ = connection.write_all(b"GET /version HTTP/1.0\r\n\r\n");
+        let read = connection.read_to_end(&mut Vec::new());
+        assert!(
+            !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
+            "neither answered nor closed"
+        );
+    };
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 while let Ok(mut connection) = TcpStream::connect(plain) {
-                    connected.fetch_add(1, Ordering::Relaxed);
-                    connection.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-                    // It is answered and closed, or closed.
-                    let _ = connection.write_all(b"GET /version HTTP/1.0\r\n\r\n");
-                    let read = connection.read_to_end(&mut Vec::new());
-                    let is_late = |error: &Error| error.kind() == ErrorKind::WouldBlock;
-                    assert!(!read.is_err_and(|error| is_late(&error)), "neither answered nor closed");
+                    connected[0].fetch_add(1, Ordering::Relaxed);
+                    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+                    is_over(&mut connection);
+                }
+            });
+            scope.spawn(|| {
+                while let Ok(mut connection) = UnixStream::connect(&file) {
+                    connected[1].fetch_add(1, Ordering::Relaxed);
+                    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+                    is_over(&mut connection);
                 }
             });
         }
-        let many = || connected.load(Ordering::Relaxed) > 200;
-        wait_until(Duration::from_secs(60), many, || "hardly a connection is answered".to_owned());
+        let are_many = || connected.iter().all(|connected| connected.load(Ordering::Relaxed) > 100);
+        // The threads end with the server, whatever is wrong.
+        let waiting = || wait_until(PATIENCE, are_many, || "hardly a connection is answered".to_owned());
+        let waited = std::panic::catch_unwind(AssertUnwindSafe(waiting));
         assert_eq!(server.stop().signal(), Some(15));
+        waited.unwrap_or_else(|failure| std::panic::resume_unwind(failure));
     });
 }
