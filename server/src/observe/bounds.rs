@@ -13,8 +13,7 @@ pub enum Bound {
     /// `PROPOSALS`: commands of an edge on their way through the log.
     Proposals,
     /// `CONNECTIONS_PER_CORE_MAX` for each edge, or the process's limit of open files less
-    /// `FILES_RESERVED` and
-    /// `FILES_PER_CORE`.
+    /// `FILES_RESERVED` and `FILES_PER_CORE`.
     Connections,
     /// `PROPOSALS`: keepalives of an edge on their way; the stream waits.
     Keepalives,

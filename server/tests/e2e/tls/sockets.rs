@@ -16,24 +16,26 @@ use crate::tls::certificates::{Authority, Wanted, WithRevoked};
 use crate::tls::etcdctl;
 use crate::tls::session::session;
 
-/// A server of each product that listens at these URLs beside its own.
+/// A server that listens at these URLs beside its own.
+fn start(product: Product, dir: &Path, urls: impl Fn(&Path) -> String, flags: &[&str]) -> Server {
+    let name = if product == Product::Revd { "r" } else { "e" };
+    let home = dir.join(name);
+    std::fs::create_dir_all(&home).unwrap();
+    let peer = format!("http://{}", free_address());
+    let address = free_address();
+    let scheme = if flags.contains(&"--cert-file") { "https" } else { "http" };
+    let listen = format!("{scheme}://{address},{}", urls(&home));
+    let own = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
+    let more = ["--initial-cluster", &format!("default={peer}"), "--listen-client-urls", &listen];
+    let all: Vec<String> = [&own[..], &more, flags].concat().into_iter().map(str::to_owned).collect();
+    let mut server = Server::spawn_member(product, address, &home.join("data"), &all);
+    server.wait_until_ready();
+    server
+}
+
+/// The same of each product.
 fn both(dir: &Path, urls: impl Fn(&Path) -> String, flags: &[&str]) -> Vec<Server> {
-    let start = |product: Product| {
-        let name = if product == Product::Revd { "r" } else { "e" };
-        let home = dir.join(name);
-        std::fs::create_dir_all(&home).unwrap();
-        let peer = format!("http://{}", free_address());
-        let address = free_address();
-        let scheme = if flags.contains(&"--cert-file") { "https" } else { "http" };
-        let listen = format!("{scheme}://{address},{}", urls(&home));
-        let own = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
-        let more = ["--initial-cluster", &format!("default={peer}"), "--listen-client-urls", &listen];
-        let all: Vec<String> = [&own[..], &more, flags].concat().into_iter().map(str::to_owned).collect();
-        let mut server = Server::spawn_member(product, address, &home.join("data"), &all);
-        server.wait_until_ready();
-        server
-    };
-    [Product::Revd, Product::Etcd].map(start).into_iter().collect()
+    [Product::Revd, Product::Etcd].map(|product| start(product, dir, &urls, flags)).into_iter().collect()
 }
 
 #[test]
@@ -152,9 +154,12 @@ fn bug_085_plain_requests_have_urls_of_their_own_as_with_an_etcd() {
 /// Longer than an answer takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-trait ReadWrite: Read + Write {}
-
-impl<S: Read + Write> ReadWrite for S {}
+/// Asks over a connection, which is answered and closed, or closed.
+fn ask_once<S: Read + Write>(mut connection: S) {
+    let _ = connection.write_all(b"GET /version HTTP/1.0\r\n\r\n");
+    let read = connection.read_to_end(&mut Vec::new());
+    assert!(!read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "neither answered nor closed");
+}
 
 /// Asks for the version over a connection, which stays open.
 fn ask_version<S: Read + Write>(mut connection: S, whose: &str) -> S {
@@ -177,17 +182,10 @@ fn connections_are_served_as_at_their_address_on_any_core_until_a_stop() {
     let dir = TempDir::new();
     let authority = Authority::new(&dir.path().join("c"), "authority");
     let own = authority.issue(Wanted::default());
-    let [secure, plain] = [(); 2].map(|()| free_address());
-    let file = dir.path().join("file");
-    let urls = format!("https://{secure},http://{plain},unix://{}", file.display());
-    let peer = format!("http://{}", free_address());
-    let initial = format!("default={peer}");
-    let flags = ["--cert-file", &own.cert, "--key-file", &own.key, "--listen-client-urls", &urls];
-    let more = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
-    let flags = [&flags[..], &more, &["--initial-cluster", &initial, "--cores", "2"]].concat();
-    let flags: Vec<String> = flags.into_iter().map(str::to_owned).collect();
-    let mut server = Server::spawn_member(Product::Revd, secure, &dir.path().join("data"), &flags);
-    server.wait_until_ready();
+    let (plain, file) = (free_address(), dir.path().join("file"));
+    let urls = |_: &Path| format!("http://{plain},unix://{}", file.display());
+    let flags = ["--cert-file", &own.cert, "--key-file", &own.key, "--cores", "2"];
+    let mut server = start(Product::Revd, dir.path(), urls, &flags);
     let mut open = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..OF_EACH {
         open.0.push(ask_version(session(&server, &authority), "https"));
@@ -200,29 +198,20 @@ fn connections_are_served_as_at_their_address_on_any_core_until_a_stop() {
     open.2.drain(..).for_each(|it| drop(ask_version(it, "file")));
 
     let connected = [const { AtomicUsize::new(0) }; 2];
-    // It is answered and closed, or closed.
-    let is_over = |connection: &mut dyn ReadWrite| {
-        let _ = connection.write_all(b"GET /version HTTP/1.0\r\n\r\n");
-        let read = connection.read_to_end(&mut Vec::new());
-        assert!(
-            !read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
-            "neither answered nor closed"
-        );
-    };
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while let Ok(mut connection) = TcpStream::connect(plain) {
+                while let Ok(connection) = TcpStream::connect(plain) {
                     connected[0].fetch_add(1, Ordering::Relaxed);
                     connection.set_read_timeout(Some(PATIENCE)).unwrap();
-                    is_over(&mut connection);
+                    ask_once(connection);
                 }
             });
             scope.spawn(|| {
-                while let Ok(mut connection) = UnixStream::connect(&file) {
+                while let Ok(connection) = UnixStream::connect(&file) {
                     connected[1].fetch_add(1, Ordering::Relaxed);
                     connection.set_read_timeout(Some(PATIENCE)).unwrap();
-                    is_over(&mut connection);
+                    ask_once(connection);
                 }
             });
         }
