@@ -82,9 +82,10 @@ fn index(criterion: &mut Criterion) {
     });
     criterion.bench_function("index: update after the root was shared", |bencher| {
         bencher.iter(|| {
-            let shared = index.root().clone();
+            let shared = index.share();
             number = (number + 7919) % KEYS;
             index.put(&key(number), revision());
+            drop(index.take_unneeded());
             shared
         });
     });

@@ -26,7 +26,7 @@ use revd_bench::cpu_time;
 use revd_engine::key_parts::KeyParts;
 use revd_engine::mvcc::Revision;
 use revd_engine::mvcc::key_history::KeyHistory;
-use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
+use revd_engine::mvcc::key_index::{KeyIndex, SharedIndex};
 use revd_engine::random::Random;
 
 #[global_allocator]
@@ -73,7 +73,7 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
         index = KeyIndex::from_sorted(sorted.iter().map(|key| (KeyParts::from(&key[..]), history())))
             .expect("sorted keys");
     } else {
-        let mut view = index.root().clone();
+        let mut view = index.share();
         put_all(&mut index, (0..keys).map(key), &mut revision, &mut view);
     }
     let put = cpu_time()? - begun;
@@ -83,20 +83,23 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
         (0..keys).map(move |_| key(below(&mut random, keys)))
     };
     let making = timed(|| chosen().for_each(|key| _ = black_box(key)))?;
-    let root = index.root().clone();
+    let root = index.root();
     let look_up = || chosen().for_each(|key| _ = black_box(root.get(&key, i64::MAX)));
     let looking = timed(|| (0..lookups).for_each(|_| look_up()))?;
-    drop(root);
-    let mut view = index.root().clone();
+    let mut view = index.share();
     let puts = timed(|| put_all(&mut index, chosen(), &mut revision, &mut view))?;
     // As compactions leave it: one change of each key. A View of before holds what was replaced.
     (0..keys).for_each(|number| _ = index.compact_key(&key(number), revision));
-    let old = index.root().clone();
+    let old = index.share();
     drop(view);
     for key in (0..keys).map(key) {
         index.put(&key, Revision { main: revision + 1, sub: 0 });
     }
-    let freeing = timed(|| drop(old))?;
+    drop(old);
+    let freeing = timed(|| {
+        _ = index.share(); // looks for what the one before has left
+        drop(index.take_unneeded());
+    })?;
     let each = |time: Duration| time.as_nanos() / keys as u128;
     println!(
         "| {shape} | {} B | {} ns | {} ns | {} ns | {} ns |",
@@ -113,13 +116,14 @@ fn put_all(
     index: &mut KeyIndex,
     keys: impl Iterator<Item = [u8; KEY_BYTES]>,
     revision: &mut i64,
-    view: &mut IndexRoot,
+    view: &mut SharedIndex,
 ) {
     for (number, key) in (1..).zip(keys) {
         *revision += 1;
         index.put(&key, Revision { main: *revision, sub: 0 });
         if number % PUTS_PER_VIEW == 0 {
-            *view = index.root().clone();
+            *view = index.share();
+            drop(index.take_unneeded());
         }
     }
 }

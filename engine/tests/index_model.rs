@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 
 use revd_engine::key_parts::KeyParts;
-use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
+use revd_engine::mvcc::key_history::KeyHistory;
+use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex, SharedIndex};
 use revd_engine::mvcc::{Created, Direction, KeyMeta, KeyRange, Revision, Sought};
 use revd_engine::random::Random;
 
 /// All states there were, by revision.
-type States = Vec<BTreeMap<Vec<u8>, KeyMeta>>;
+type States = Vec<State>;
+type State = BTreeMap<Vec<u8>, KeyMeta>;
 
 /// So many keys; every eleventh is longer by this.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +46,7 @@ fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
     state.insert(key.to_vec(), meta);
 }
 
-fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, space: KeySpace) {
+fn check(root: &IndexRoot, states: &[State], at: i64, random: &mut Random, space: KeySpace) {
     let state = &states[usize::try_from(at).unwrap()];
     let (start, end) = (key(random, space), key(random, space));
     let near = near(&start, random);
@@ -187,7 +189,6 @@ fn dead_keys_and_old_revisions_cost_what_has_changed_not_what_is_there() {
     for number in 0..50_000 {
         index.put(&key(number), Revision { main: number + 2, sub: 0 });
     }
-    let before = index.root().clone();
     let filled = 50_001;
     for number in 1..49_999 {
         index.tombstone(&key(number), Revision { main: filled + 1, sub: number });
@@ -207,8 +208,10 @@ fn dead_keys_and_old_revisions_cost_what_has_changed_not_what_is_there() {
     }
     // Ten changes later a count of the state before looks at the leaves with those, wherever a page
     // begins.
-    let mut index = KeyIndex::new();
-    index.revert_to(before);
+    for number in 1..49_999 {
+        let created = Revision { main: number + 2, sub: 0 };
+        index.revert_key(&key(number), Some(KeyHistory::created(created)));
+    }
     for number in 0..10 {
         index.put(&key(number * 4_999), Revision { main: filled + 1 + number, sub: 0 });
     }
@@ -240,7 +243,7 @@ fn the_index_equals_its_twin() {
         let mut random = Random::new(seed);
         let mut index = KeyIndex::new();
         let mut states: States = vec![BTreeMap::new(); 2];
-        let mut held: Vec<(IndexRoot, usize)> = Vec::new();
+        let mut held: Vec<(SharedIndex, usize)> = Vec::new();
         let mut compacted = 1;
         for main in 2..revisions {
             let mut state = states.last().unwrap().clone();
@@ -263,8 +266,18 @@ fn the_index_equals_its_twin() {
                     index.compact_key(&key, compacted);
                 }
             }
-            if random.below(200) == 0 {
-                held.push((index.root().clone(), states.len()));
+            if random.below(60) == 0 {
+                held.push((index.share(), states.len()));
+            }
+            if random.below(70) == 0 && !held.is_empty() {
+                let at = usize::try_from(random.below(held.len() as u64)).unwrap();
+                let (root, length) = held.swap_remove(at);
+                if random.below(4) == 0 {
+                    let at = i64::try_from(length).unwrap() - 1;
+                    check(&root, &states[..length], at, &mut random, space);
+                }
+                drop(root);
+                drop(index.take_unneeded());
             }
             if random.below(20) == 0 {
                 let at = compacted
@@ -274,8 +287,7 @@ fn the_index_equals_its_twin() {
             }
         }
         for (root, length) in held {
-            let then: States = states[..length].to_vec();
-            check(&root, &then, i64::try_from(length).unwrap() - 1, &mut random, space);
+            check(&root, &states[..length], i64::try_from(length).unwrap() - 1, &mut random, space);
         }
     }
 }

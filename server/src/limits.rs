@@ -105,6 +105,9 @@ pub const PROPOSALS: ProposalLimits = ProposalLimits {
 pub const PUBLICATION_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between an edge's sweeps for requests that have waited too long.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the state core looks for Views that have ended, while there are older ones than the
+/// newest and nothing changes.
+pub const FREE_INTERVAL: Duration = Duration::from_secs(1);
 /// Sweeps that pending requests may wait, as in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestSweeps {

@@ -1,4 +1,4 @@
-//! The real file: reads through a map, writes through the file. The only `unsafe` of the crate.
+//! The real file: reads through a map, writes through the file.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

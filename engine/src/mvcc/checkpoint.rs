@@ -22,7 +22,7 @@ use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::{IndexShare, QuietTime};
-use crate::mvcc::key_index::{IndexRoot, Key};
+use crate::mvcc::key_index::{Key, SharedIndex};
 use crate::mvcc::layout::{Applied, HISTORIES, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::record_counts::RecordCounts;
@@ -60,7 +60,7 @@ pub struct Checkpoint {
     to: StoreMeta,
     tail: TailView,
     tables: TableChanges,
-    index: IndexRoot,
+    index: SharedIndex,
     index_work: IndexWork,
     ranges: SavedRanges,
     defragmentation: Option<Defragmentation>,
@@ -154,7 +154,7 @@ impl Store {
             to: self.meta,
             tail: self.tail.publish().clone(),
             tables: std::mem::take(&mut self.table_changes),
-            index: self.index.root().clone(),
+            index: self.index.share(),
             index_work: IndexWork {
                 share: index_share,
                 bytes_max: self.index_pace.bytes_max(index_share, self.unsaved_bytes),
@@ -410,7 +410,7 @@ impl Checkpoint {
     /// After any error the store must not go on: only opening it again tells what is on the disk.
     pub fn write(self) -> Result<WrittenCheckpoint> {
         self.assert_follows();
-        let mut pauses = self.pauses();
+        let pauses = self.pauses();
         let Self { mut db, from, mut to, tail, tables, index, index_work, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
@@ -477,7 +477,7 @@ impl Checkpoint {
             }
             Err(error) => return Err(error),
         };
-        index.free(&mut pauses); // all that changes have replaced meanwhile
+        drop(index); // the store looks for what it alone had
         Ok(WrittenCheckpoint { db, result, is_spare: self.is_spare })
     }
 }

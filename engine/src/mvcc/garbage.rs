@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::limits;
 use crate::limits::FREED_AT_ONCE_CHANGES;
-use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::key_index::{SharedIndex, UnneededNodes};
 use crate::mvcc::tail::TailView;
 use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
 
-/// The memory that a View leaves behind: dropping it frees it, however long that takes.
+/// Memory that nothing needs: dropping it frees it, however long that takes.
 #[derive(Debug)]
-pub struct Garbage {
-    index: IndexRoot,
-    /// The rest, which is only held.
-    _others: (TailView, Snapshot),
+pub enum Garbage {
+    /// All that a View leaves behind.
+    View(SharedIndex, TailView, Snapshot),
+    /// Nodes that the index and its shares have no more.
+    Nodes(UnneededNodes),
 }
 
 type Collect = dyn Fn(Garbage) + Send + Sync;
@@ -66,7 +67,12 @@ impl Collector {
     /// The collector for what a View of this moment leaves behind, if that is much.
     pub(crate) fn wanted(&self, at: Replaced) -> Option<&Collect> {
         let since = self.newest.load(Ordering::Relaxed).saturating_sub(at.0);
-        self.collect.get().filter(|_| since > FREED_AT_ONCE_CHANGES).map(|collect| &**collect)
+        self.get().filter(|_| since > FREED_AT_ONCE_CHANGES)
+    }
+
+    /// The collector, if there is one.
+    pub(crate) fn get(&self) -> Option<&Collect> {
+        self.collect.get().map(|collect| &**collect)
     }
 
     /// Sets the collector; a second one is not taken.
@@ -76,13 +82,12 @@ impl Collector {
 }
 
 impl Garbage {
-    pub(crate) fn new(index: IndexRoot, tail: TailView, tree: Snapshot) -> Self {
-        Self { index, _others: (tail, tree) }
-    }
-
     /// Frees it with pauses: for a thread that no core waits for.
     pub fn free(self) {
-        self.index.free(&mut Pauses::wanted());
+        match self {
+            Self::View(index, ..) => index.free(&mut Pauses::wanted()),
+            Self::Nodes(nodes) => nodes.free(&mut Pauses::wanted()),
+        }
     }
 }
 
@@ -124,16 +129,13 @@ mod tests {
         store.finish_checkpoint(written);
     }
 
-    /// Drops a View as its last holder; whether that freed what was its own, and not the collector.
+    /// Drops a View as its last holder; whether it was not left to the collector.
     fn frees_at_once(view: View, collected: &Collected) -> bool {
-        let (root, before) = (view.index_probe(), collected.lock().unwrap().len());
         drop(view);
-        // All below a root lives as long as the root.
-        let is_freed = root.strong_count() == 0;
         let pile = std::mem::take(&mut *collected.lock().unwrap());
-        assert_eq!(pile.len() - before, usize::from(!is_freed));
+        assert!(pile.iter().all(|garbage| matches!(garbage, Garbage::View(..))));
+        let is_freed = pile.is_empty();
         pile.into_iter().for_each(Garbage::free);
-        assert_eq!(root.strong_count(), 0, "the index is held by none of the garbage");
         is_freed
     }
 
@@ -190,17 +192,46 @@ mod tests {
         let view = store.view();
         while store.forget_compacted(1) {}
         put(&mut store, std::iter::once(2), b"1");
-        let _newest = store.view();
-        assert!(!frees_at_once(view, &collected));
+        let newest = store.view();
+        drop(view);
+        collected.lock().unwrap().clear();
+        store.free_unneeded();
+        let pile = std::mem::take(&mut *collected.lock().unwrap());
+        assert!(matches!(pile[..], [Garbage::Nodes(_)]), "{} pieces", pile.len());
+        pile.into_iter().for_each(Garbage::free);
+        drop(newest);
+        store.free_unneeded();
+        assert!(collected.lock().unwrap().is_empty(), "other nodes are freed at once");
+    }
+
+    /// Few nodes are freed some at a time; many are not freed here.
+    #[test]
+    fn nodes_that_many_changes_have_replaced_are_left_to_the_collector() {
+        let (mut store, collected) = store();
+        put(&mut store, 0..200_000, b"1");
+        for (changed, are_many) in [(20_000, false), (200_000, true)] {
+            let view = store.view();
+            put(&mut store, 0..changed, b"2");
+            let _newest = store.view();
+            drop(view);
+            collected.lock().unwrap().clear();
+            (0..200).for_each(|_| store.free_unneeded());
+            let pile = std::mem::take(&mut *collected.lock().unwrap());
+            let are_nodes = pile.iter().all(|garbage| matches!(garbage, Garbage::Nodes(_)));
+            assert!(are_nodes && pile.is_empty() != are_many, "{} pieces", pile.len());
+            assert!(!store.may_have_unneeded());
+        }
     }
 
     #[test]
     fn without_a_collector_everything_is_freed_at_once() {
         let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
-        put(&mut store, 0..2_000, b"1");
+        put(&mut store, 0..200_000, b"1");
         let view = store.view();
-        put(&mut store, 0..2_000, b"2");
+        put(&mut store, 0..200_000, b"2");
         let _newest = store.view();
         assert!(frees_at_once(view, &Collected::default()));
+        (0..200).for_each(|_| store.free_unneeded());
+        assert!(!store.may_have_unneeded());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
-use crate::limits::{DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN};
+use crate::limits::{DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN, FREED_NODES_PER_SHARE};
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
@@ -332,8 +332,10 @@ impl Store {
         let newest = || self.index.root().newest_change();
         debug_assert!(newest() <= revision, "a View at {revision} of an index at {}", newest());
         self.collector.made(self.replaced);
+        let index = self.index.share();
+        self.free_index_nodes();
         View::new(crate::mvcc::view::ViewParts {
-            index: self.index.root().clone(),
+            index,
             tail: self.tail.publish().clone(),
             tree: self.tree.clone(),
             tree_revision: self.saved.revision,
@@ -345,6 +347,29 @@ impl Store {
             replaced: self.replaced,
             collector: Arc::clone(&self.collector),
         })
+    }
+
+    /// Frees nodes of the index that nothing needs since Views have ended; the collector does it if
+    /// they are many. [`Store::view`] does so too: for times without changes.
+    pub fn free_unneeded(&mut self) {
+        self.index.look_for_unneeded();
+        self.free_index_nodes();
+    }
+
+    /// [`Self::free_unneeded`] will have something to do, if there are no changes meanwhile.
+    #[must_use]
+    pub fn may_have_unneeded(&self) -> bool {
+        self.index.may_have_unneeded()
+    }
+
+    fn free_index_nodes(&mut self) {
+        match self.collector.get() {
+            None => self.index.free_unneeded(usize::MAX),
+            Some(collect) if self.index.are_many_unneeded() => {
+                collect(Garbage::Nodes(self.index.take_unneeded()));
+            }
+            Some(_) => self.index.free_unneeded(FREED_NODES_PER_SHARE),
+        }
     }
 
     /// Sets the collector of garbage: the drop of a View calls it with what the View leaves behind,

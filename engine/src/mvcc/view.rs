@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::db::Sizes;
 use crate::mvcc::compaction_hash::{CompactionHashes, Hashed};
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
-use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::key_index::SharedIndex;
 use crate::mvcc::layout::{Applied, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::tables::Tables;
@@ -21,7 +21,7 @@ pub struct View(Arc<ViewParts>);
 
 #[derive(Debug)]
 pub(crate) struct ViewParts {
-    pub(crate) index: IndexRoot,
+    pub(crate) index: SharedIndex,
     pub(crate) tail: TailView,
     pub(crate) tree: Snapshot,
     pub(crate) tree_revision: i64,
@@ -39,7 +39,7 @@ impl Drop for ViewParts {
     fn drop(&mut self) {
         if let Some(collect) = self.collector.wanted(self.replaced) {
             let (index, tail) = (std::mem::take(&mut self.index), std::mem::take(&mut self.tail));
-            collect(Garbage::new(index, tail, self.tree.clone()));
+            collect(Garbage::View(index, tail, self.tree.clone()));
         }
     }
 }
@@ -101,11 +101,5 @@ impl View {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.sizes
-    }
-
-    /// Tells whether its index is still there.
-    #[cfg(test)]
-    pub(crate) fn index_probe(&self) -> std::sync::Weak<impl Sized + use<>> {
-        self.0.index.probe()
     }
 }

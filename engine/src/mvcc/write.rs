@@ -1,8 +1,8 @@
 //! One revision being written.
 
 use crate::mutants::{self, Mutant};
-use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::{Direction, IndexRoot, PutResult};
+use crate::mvcc::key_history::{KeyHistory, KeyMeta};
+use crate::mvcc::key_index::{Direction, PutResult};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::reader::Reader;
 use crate::mvcc::record::{Stamp, encode_put, encode_tombstone};
@@ -23,7 +23,8 @@ pub struct Txn<'s> {
 
 #[derive(Debug)]
 struct Undo {
-    index: IndexRoot,
+    /// Keys that were changed, and their histories before that, in the order of the changes.
+    keys: Vec<(Box<[u8]>, Option<KeyHistory>)>,
     unsaved_bytes: usize,
     records_since_index: u64,
     hash: StateHash,
@@ -40,10 +41,10 @@ impl Store {
         Txn { store: self, main, sub: 0, undo: None }
     }
 
-    /// Begins a transaction that may be reverted: costs copies of the index nodes it changes.
+    /// Begins a transaction that may be reverted: costs copies of the keys that it changes.
     pub fn begin_revertible(&mut self) -> Txn<'_> {
         let undo = Undo {
-            index: self.index.root().clone(),
+            keys: Vec::new(),
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
             hash: self.meta.hash,
@@ -86,6 +87,13 @@ impl Txn<'_> {
         revision
     }
 
+    /// Notes a key that is about to change.
+    fn note(&mut self, key: &[u8]) {
+        if let Some(undo) = &mut self.undo {
+            undo.keys.push((key.into(), self.store.index.root().history(key).cloned()));
+        }
+    }
+
     fn count(&mut self, key: &[u8], bytes: usize) {
         if key.len() > self.store.key_bytes_max && !self.store.unsaved_long.contains(key) {
             let shared = self.store.index.root().shared_key(key);
@@ -98,6 +106,7 @@ impl Txn<'_> {
 
     /// Sets a key; returns it as it is now and as it was.
     pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> PutResult {
+        self.note(key);
         let revision = self.next_revision();
         let put = self.store.index.put(key, revision);
         let stamp = Stamp {
@@ -129,6 +138,7 @@ impl Txn<'_> {
             }
         };
         for (key, _) in &doomed {
+            self.note(key);
             let revision = self.next_revision();
             let deleted = self.store.index.tombstone(key, revision);
             assert!(deleted.is_some(), "a key that was found is not there at {revision:?}");
@@ -154,7 +164,9 @@ impl Txn<'_> {
     pub fn revert(self) -> Reverted {
         if self.sub > 0 {
             let undo = self.undo.expect("only a revertible transaction is reverted");
-            self.store.index.revert_to(undo.index);
+            for (key, before) in undo.keys.into_iter().rev() {
+                self.store.index.revert_key(&key, before);
+            }
             self.store.unsaved_bytes = undo.unsaved_bytes;
             self.store.records_since_index = undo.records_since_index;
             self.store.meta.hash = undo.hash;

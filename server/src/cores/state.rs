@@ -26,6 +26,7 @@ use crate::clock::Ticker;
 use crate::cores::{Notification, Notifications, StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
+use crate::limits;
 use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
@@ -84,6 +85,7 @@ enum StateInput {
     Written(revd_engine::Result<Box<WrittenCheckpoint>>),
     Installed(std::io::Result<()>),
     Discarded,
+    TimeToFree,
 }
 
 /// Carries out what the core decides.
@@ -128,7 +130,12 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
         tokens: seed.tokens,
         clock: Ticker::new(),
     };
+    let mut is_to_free = false;
     while !core.is_over(&mut driver) {
+        if !is_to_free && core.machine().is_some_and(|machine| machine.store().may_have_unneeded()) {
+            is_to_free = true;
+            driver.push_after(limits::FREE_INTERVAL, StateInput::TimeToFree);
+        }
         let events = if core.can_go_on() {
             give_way().await;
             driver.events.take_now()
@@ -146,6 +153,10 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
                     StateEvent::Installed
                 }
                 StateInput::Discarded => continue,
+                StateInput::TimeToFree => {
+                    is_to_free = false;
+                    StateEvent::ViewsMayHaveEnded
+                }
             };
             core.receive(event, &mut driver)?;
         }
@@ -200,6 +211,16 @@ impl StateDriver {
         glommio::spawn_local(async move {
             let result = glommio::executor().spawn_blocking(work).await;
             events.push(event(result));
+        })
+        .detach();
+    }
+
+    /// This comes after some time.
+    fn push_after(&self, time: Duration, input: StateInput) {
+        let events = Rc::clone(&self.events);
+        glommio::spawn_local(async move {
+            sleep(time).await;
+            events.push(input);
         })
         .detach();
     }
@@ -282,12 +303,7 @@ impl StateEffects for StateDriver {
     }
 
     fn remind(&mut self, after: Duration) {
-        let events = Rc::clone(&self.events);
-        glommio::spawn_local(async move {
-            sleep(after).await;
-            events.push(StateInput::Core(StateEvent::CheckpointDue));
-        })
-        .detach();
+        self.push_after(after, StateInput::Core(StateEvent::CheckpointDue));
     }
 
     fn durable(&mut self, index: DurableIndex) {

@@ -1,12 +1,11 @@
 //! A whole index at once: of keys in their order, or of the leaves of others whose keys follow each
 //! other.
 
-use std::sync::Arc;
-
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
-use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild};
+use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild, NodeBox};
+use crate::mvcc::key_index::node_box::FIRST_SHARE;
 use crate::mvcc::key_index::row::Row;
 
 /// An index that is built of keys in order, from the leaves up.
@@ -39,7 +38,7 @@ impl<'k> IndexBuilder<'k> {
         self.keys.clear();
         let leaf = leaf?;
         let first = key_behind(&self.leaves, leaf.key_ref(0))?;
-        self.leaves.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf)) });
+        self.leaves.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf), FIRST_SHARE) });
         Some(())
     }
 
@@ -78,21 +77,22 @@ pub(super) fn above_all(mut level: Vec<NewChild>) -> IndexNode {
             }
             let Some(first) = keys.first().cloned() else { break };
             let branch = Row::new(children, keys.iter().map(KeyRef::Own));
-            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch)) });
+            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch), FIRST_SHARE) });
         }
     }
     match level.pop() {
-        Some(root) => Arc::unwrap_or_clone(root.child.node),
+        Some(root) => root.child.node.into_inner(),
         None => IndexNode::default(),
     }
 }
 
 /// Adds the leaves of a tree behind others; none if its keys do not follow theirs.
-pub(super) fn add_tree(tree: IndexNode, leaves: &mut Vec<NewChild>) -> Option<()> {
+pub(super) fn add_tree(tree: NodeBox, leaves: &mut Vec<NewChild>) -> Option<()> {
     if tree.len() > 0 {
         let first = key_behind(leaves, tree.first_key()?)?;
         let branches = tree.branches_above_leaves();
-        take_leaves(NewChild { first, child: Child::of(tree) }, branches, leaves);
+        let child = Child { totals: tree.totals(), node: tree };
+        take_leaves(NewChild { first, child }, branches, leaves);
     }
     Some(())
 }
@@ -118,7 +118,7 @@ fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
         return leaves.push(tree);
     }
     let NewChild { first, child } = tree;
-    let IndexNode::Branch(children) = Arc::unwrap_or_clone(child.node) else {
+    let IndexNode::Branch(children) = child.node.into_inner() else {
         unreachable!("all leaves of a tree lie below as many branches");
     };
     // The first key of a branch says nothing; that of the branch itself does.

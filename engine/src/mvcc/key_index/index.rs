@@ -1,12 +1,16 @@
 //! The index as a whole: the writer changes it, and readers hold its roots.
 
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 
 use crate::key_parts::KeyParts;
+use crate::limits::HEAVY_PIECES;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::build::IndexBuilder;
 use crate::mvcc::key_index::keys::Key;
-use crate::mvcc::key_index::node::{self, IndexNode};
+use crate::mvcc::key_index::node::{self, IndexNode, NodeBox, Shares};
+use crate::mvcc::key_index::node_box::Gone;
+use crate::mvcc::key_index::shares::Share;
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
@@ -25,15 +29,28 @@ pub struct PutResult {
 #[derive(Debug, Default)]
 pub struct KeyIndex {
     root: IndexRoot,
+    shares: Shares,
     /// A change of a key forgets what a compaction up to here drops, if that lies in its node.
     forgotten: i64,
 }
 
-/// The index at one moment. Clones share it.
-#[derive(Debug, Clone, Default)]
+/// The index as it is read: by its writer, or shared.
+#[derive(Debug, Default)]
 pub struct IndexRoot {
-    node: Arc<IndexNode>,
+    node: NodeBox,
 }
+
+/// The index at one moment. Clones share it.
+#[derive(Debug)]
+pub struct SharedIndex {
+    /// An alias of the root that the share has.
+    root: ManuallyDrop<IndexRoot>,
+    share: Share<IndexNode>,
+}
+
+/// Nodes that nothing needs any more: to drop them frees them.
+#[derive(Debug, Default)]
+pub struct UnneededNodes(Vec<Gone<IndexNode>>);
 
 impl KeyIndex {
     /// An index without keys.
@@ -53,17 +70,58 @@ impl KeyIndex {
     }
 
     pub(super) fn of(root: IndexNode) -> Self {
-        Self { root: IndexRoot { node: Arc::new(root) }, forgotten: 0 }
+        let shares = Shares::default();
+        Self { root: IndexRoot { node: NodeBox::new(root, shares.next()) }, shares, forgotten: 0 }
     }
 
-    pub(super) fn into_node(self) -> IndexNode {
-        Arc::unwrap_or_clone(self.root.node)
+    /// The tree of an index that was never shared.
+    pub(super) fn into_tree(mut self) -> NodeBox {
+        assert!(self.shares.is_unshared(), "an index that was shared is part of another");
+        std::mem::take(&mut self.root.node)
     }
 
     /// The index as it is now.
     #[must_use]
     pub fn root(&self) -> &IndexRoot {
         &self.root
+    }
+
+    /// Shares the index as it is now.
+    #[must_use]
+    pub fn share(&mut self) -> SharedIndex {
+        SharedIndex::of(self.shares.share(&self.root.node))
+    }
+
+    /// Looks for nodes that only shares had which have ended since.
+    pub(crate) fn look_for_unneeded(&mut self) {
+        self.shares.look();
+    }
+
+    /// Frees some of the nodes that were found; see [`Self::share`], which looks too.
+    pub(crate) fn free_unneeded(&mut self, nodes_max: usize) {
+        self.shares.free(nodes_max);
+    }
+
+    /// It takes long to free the nodes that were found.
+    pub(crate) fn are_many_unneeded(&self) -> bool {
+        self.shares.are_many_unneeded()
+    }
+
+    /// Nodes will be found, or have been, if nothing changes any more.
+    pub(crate) fn may_have_unneeded(&self) -> bool {
+        self.shares.may_have_unneeded()
+    }
+
+    /// Takes the nodes that were found: to drop them frees them.
+    #[must_use]
+    pub fn take_unneeded(&mut self) -> UnneededNodes {
+        UnneededNodes(self.shares.take_unneeded())
+    }
+
+    /// Shares that have not ended, as far as is known.
+    #[cfg(test)]
+    pub(super) fn open_shares(&self) -> usize {
+        self.shares.open()
     }
 
     /// From now on changes of keys forget what a compaction at `at` drops: nothing reads it any
@@ -77,29 +135,33 @@ impl KeyIndex {
         self.forgotten
     }
 
-    /// Goes back to an earlier root.
-    pub fn revert_to(&mut self, root: IndexRoot) {
-        self.root = root;
+    /// Gives a key the history that it had before it was changed, or none.
+    pub fn revert_key(&mut self, key: &[u8], before: Option<KeyHistory>) {
+        match before {
+            Some(before) => self.set(key, before),
+            None => self.remove(key),
+        }
     }
 
     /// A put of `key` at `revision`, which must be above all others of that key.
     pub fn put(&mut self, key: &[u8], revision: Revision) -> PutResult {
         let (mut previous, mut current, forgotten) = (None, None, self.forgotten);
-        let split =
-            node::update(Arc::make_mut(&mut self.root.node), key, &mut |history: Option<&mut KeyHistory>| {
-                let history = match history {
-                    Some(history) => {
-                        previous = history.newest().live();
-                        history.forget_within(forgotten);
-                        history.put(revision);
-                        current = history.newest().live();
-                        return None;
-                    }
-                    None => KeyHistory::created(revision),
-                };
-                current = history.newest().live();
-                Some(history)
-            });
+        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |history: Option<
+            &mut KeyHistory,
+        >| {
+            let history = match history {
+                Some(history) => {
+                    previous = history.newest().live();
+                    history.forget_within(forgotten);
+                    history.put(revision);
+                    current = history.newest().live();
+                    return None;
+                }
+                None => KeyHistory::created(revision),
+            };
+            current = history.newest().live();
+            Some(history)
+        });
         self.grow(split);
         let meta = current.expect("a put key is live");
         PutResult { meta, previous }
@@ -108,7 +170,7 @@ impl KeyIndex {
     /// A put as its record describes it, where the change before it may be gone; it must be above
     /// all others of that key.
     pub fn put_as_recorded(&mut self, key: &[u8], put: KeyMeta) {
-        let split = node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| match history {
+        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |history| match history {
             Some(history) => {
                 history.put_as_recorded(put);
                 None
@@ -123,7 +185,7 @@ impl KeyIndex {
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
         let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
         let forgotten = self.forgotten;
-        node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| {
+        node::update(&mut self.shares, &mut self.root.node, key, &mut |history| {
             let history = history.expect("the key was found");
             history.forget_within(forgotten);
             let deleted = history.delete(revision);
@@ -146,15 +208,22 @@ impl KeyIndex {
         let left = compacted.as_ref().map_or(0, KeyHistory::pieces);
         match compacted {
             Some(compacted) => self.set(key, compacted),
-            None => node::remove(Arc::make_mut(&mut self.root.node), key),
+            None => self.remove(key),
         }
-        self.shrink();
+        if pieces - left > HEAVY_PIECES {
+            self.shares.lost_heavy();
+        }
         1 + pieces - left
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        node::remove(&mut self.shares, &mut self.root.node, key);
+        self.shrink();
     }
 
     /// Sets a key's whole history, as when the index is loaded.
     pub fn set(&mut self, key: &[u8], history: KeyHistory) {
-        let split = node::update(Arc::make_mut(&mut self.root.node), key, &mut |old| match old {
+        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |old| match old {
             Some(old) => {
                 *old = history.clone();
                 None
@@ -167,27 +236,88 @@ impl KeyIndex {
     fn grow(&mut self, split: Option<node::NewChild>) {
         if let Some(right) = split {
             let left = std::mem::take(&mut self.root.node);
-            self.root.node = Arc::new(IndexNode::above(left, right));
+            self.root.node = NodeBox::new(IndexNode::above(left, right), self.shares.next());
         }
     }
 
     fn shrink(&mut self) {
-        while let Some(only) = self.root.node.only_child() {
-            self.root.node = only;
+        while self.root.node.has_only_child() {
+            let root = std::mem::take(&mut self.root.node);
+            if let IndexNode::Branch(children) = self.shares.take(root) {
+                self.root.node = children.into_items().remove(0).node;
+            }
         }
     }
 }
 
-impl IndexRoot {
-    /// Frees the nodes that only this root holds, with pauses.
-    pub(crate) fn free(self, pauses: &mut Pauses) {
-        node::free(self.node, pauses);
+impl Drop for KeyIndex {
+    fn drop(&mut self) {
+        self.shares.leave(std::mem::take(&mut self.root.node));
+    }
+}
+
+impl Deref for SharedIndex {
+    type Target = IndexRoot;
+
+    fn deref(&self) -> &IndexRoot {
+        &self.root
+    }
+}
+
+impl Clone for SharedIndex {
+    fn clone(&self) -> Self {
+        Self::of(self.share.clone())
+    }
+}
+
+impl Default for SharedIndex {
+    fn default() -> Self {
+        KeyIndex::new().share()
+    }
+}
+
+impl SharedIndex {
+    fn of(share: Share<IndexNode>) -> Self {
+        // SAFETY: it lies beside the share, which keeps all of the tree as it is.
+        let node = unsafe { share.root().alias() };
+        Self { root: ManuallyDrop::new(IndexRoot { node: ManuallyDrop::into_inner(node) }), share }
     }
 
-    /// A weak reference that tells whether the root is still there.
     #[cfg(test)]
-    pub(crate) fn probe(&self) -> std::sync::Weak<impl Sized + use<>> {
-        Arc::downgrade(&self.node)
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.share.is(&other.share)
+    }
+
+    /// Ends it; frees the index, with pauses, if nothing else has it.
+    pub(crate) fn free(self, pauses: &mut Pauses) {
+        if let Some((root, gone)) = self.share.end() {
+            node::free(root, pauses);
+            UnneededNodes(gone).free(pauses);
+        }
+    }
+}
+
+impl UnneededNodes {
+    /// Frees them, with pauses.
+    pub(crate) fn free(self, pauses: &mut Pauses) {
+        for node in self.0 {
+            drop(node);
+            pauses.count(1);
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl IndexRoot {
+    /// How many nodes it has.
+    #[cfg(test)]
+    pub(super) fn nodes(&self) -> usize {
+        self.node.nodes()
     }
 
     /// A key's history.

@@ -12,14 +12,16 @@ mod created;
 mod index;
 mod keys;
 mod node;
+mod node_box;
 mod piece;
 mod row;
 mod scan;
+mod shares;
 
 pub use build::IndexBuilder;
 pub use count::Counting;
 pub use created::{Created, CreatedSearch};
-pub use index::{IndexRoot, KeyIndex, PutResult};
+pub use index::{IndexRoot, KeyIndex, PutResult, SharedIndex, UnneededNodes};
 pub use keys::Key;
 pub use piece::IndexPiece;
 pub use scan::{Direction, Scan, Sought};

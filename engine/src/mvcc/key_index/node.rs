@@ -1,12 +1,12 @@
 //! Nodes of the key index: search, change, divide, join.
 
-use std::sync::Arc;
-
 use crate::key_parts::KeyParts;
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
+use crate::mvcc::key_index::node_box::{self, Node};
 use crate::mvcc::key_index::row::{Item, Row};
+use crate::mvcc::key_index::shares;
 use crate::mvcc::key_range::KeyRange;
 use crate::pauses::Pauses;
 
@@ -17,14 +17,18 @@ pub(super) const FANOUT: usize = 32;
 const THIN: usize = FANOUT / 4;
 
 /// A leaf or a branch.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum IndexNode {
     Leaf(Row<KeyHistory>),
     Branch(Row<Child>),
 }
 
-/// With the counters of its `Arc` it is a line of the processor's caches.
+/// With its number it is a line of the processor's caches.
 const _: () = assert!(size_of::<IndexNode>() == 48);
+
+/// The owner of a node.
+pub(super) type NodeBox = node_box::NodeBox<IndexNode>;
+pub(super) type Shares = shares::Shares<IndexNode>;
 
 /// A key and its history, as a leaf holds them.
 #[derive(Debug, Clone, Copy)]
@@ -35,9 +39,9 @@ pub(super) struct IndexEntry<'i> {
 
 /// A child of a branch, with the totals of all keys below it. Its key in the branch is one that no
 /// key below is smaller than, and all keys before are; that of the first child says nothing.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Child {
-    pub(super) node: Arc<IndexNode>,
+    pub(super) node: NodeBox,
     pub(super) totals: Totals,
 }
 
@@ -106,12 +110,27 @@ impl Totals {
     }
 }
 
-/// Frees a node and those below it, as far as nobody else holds them.
-pub(super) fn free(node: Arc<IndexNode>, pauses: &mut Pauses) {
-    let Some(node) = Arc::into_inner(node) else { return };
+/// Frees a node and those below it.
+pub(super) fn free(node: NodeBox, pauses: &mut Pauses) {
     pauses.count(1);
-    if let IndexNode::Branch(children) = node {
-        children.into_items().into_iter().for_each(|child| free(child.node, pauses));
+    node.into_inner().take_off_children(|child| free(child, pauses));
+}
+
+// SAFETY: the children are those of the row, which has no other owners of nodes.
+unsafe impl Node for IndexNode {
+    fn copy(&self, second: impl Fn(&NodeBox) -> NodeBox) -> Self {
+        match self {
+            Self::Leaf(entries) => Self::Leaf(entries.copy(Clone::clone)),
+            Self::Branch(children) => {
+                Self::Branch(children.copy(|child| Child { node: second(&child.node), totals: child.totals }))
+            }
+        }
+    }
+
+    fn take_off_children(self, mut take: impl FnMut(NodeBox)) {
+        if let Self::Branch(children) = self {
+            children.into_items().into_iter().for_each(|child| take(child.node));
+        }
     }
 }
 
@@ -122,8 +141,9 @@ impl Default for IndexNode {
 }
 
 impl Child {
-    pub(super) fn of(node: IndexNode) -> Self {
-        Self { totals: node.totals(), node: Arc::new(node) }
+    /// A child that shares with this number or a higher one may have.
+    pub(super) fn of(node: IndexNode, born: u64) -> Self {
+        Self { totals: node.totals(), node: NodeBox::new(node, born) }
     }
 
     fn recount(&mut self) {
@@ -229,7 +249,7 @@ impl IndexEntry<'_> {
 }
 
 impl IndexNode {
-    pub(super) fn above(left: Arc<Self>, right: NewChild) -> Self {
+    pub(super) fn above(left: NodeBox, right: NewChild) -> Self {
         let NewChild { first, child } = right;
         debug_assert!(
             left.last_key().is_none_or(|last| last.key() < first[..]),
@@ -348,11 +368,15 @@ impl IndexNode {
         }
     }
 
-    pub(super) fn only_child(&self) -> Option<Arc<Self>> {
-        match self {
-            Self::Branch(children) if children.len() == 1 => Some(Arc::clone(&children[0].node)),
-            _ => None,
-        }
+    /// It is a branch with one child.
+    pub(super) fn has_only_child(&self) -> bool {
+        matches!(self, Self::Branch(children) if children.len() == 1)
+    }
+
+    #[cfg(test)]
+    pub(super) fn nodes(&self) -> usize {
+        let Self::Branch(children) = self else { return 1 };
+        1 + children.iter().map(|child| child.node.nodes()).sum::<usize>()
     }
 
     fn width(&self) -> usize {
@@ -363,7 +387,7 @@ impl IndexNode {
     }
 
     /// Divides a node that is over-full after a change at `changed`.
-    fn divide(&mut self, changed: usize) -> Option<NewChild> {
+    fn divide(&mut self, changed: usize, born: u64) -> Option<NewChild> {
         let width = self.width();
         if width <= FANOUT {
             return None;
@@ -375,31 +399,34 @@ impl IndexNode {
             Self::Leaf(entries) => between(entries.key(at - 1), entries.key_ref(at)),
             Self::Branch(children) => children.key_ref(at).to_key(),
         };
-        let child = Child::of(match self {
+        let right = match self {
             Self::Leaf(entries) => Self::Leaf(entries.split(at)),
             Self::Branch(children) => Self::Branch(children.split(at)),
-        });
-        Some(NewChild { first, child })
+        };
+        Some(NewChild { first, child: Child::of(right, born) })
     }
 }
 
 /// Calls `change` with a key's history; without one if the key has none, and then adds the history
 /// that `change` returns. Returns the node's new right neighbour, if it had to be divided.
 pub(super) fn update(
-    node: &mut IndexNode,
+    shares: &mut Shares,
+    node: &mut NodeBox,
     key: &[u8],
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
 ) -> Option<NewChild> {
-    update_below(node, key, change, &mut None)
+    update_below(shares, node, key, change, &mut None)
 }
 
 /// The same; says what the update was.
 fn update_below(
-    node: &mut IndexNode,
+    shares: &mut Shares,
+    node: &mut NodeBox,
     key: &[u8],
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
     done: &mut Option<KeyUpdate>,
 ) -> Option<NewChild> {
+    let node = shares.make_mut(node);
     match node {
         IndexNode::Leaf(entries) => {
             let at = entries.not_below(key);
@@ -414,24 +441,24 @@ fn update_below(
             let history = change(None)?;
             *done = Some(KeyUpdate { before: None, after: history.newest() });
             entries.insert(at, KeyRef::bytes(key), history);
-            node.divide(at)
+            node.divide(at, shares.next())
         }
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
-            let right = update_below(Arc::make_mut(&mut child.node), key, change, done);
+            let right = update_below(shares, &mut child.node, key, change, done);
             // A node that was divided is another one.
             child.count(done.filter(|_| right.is_none()));
             let NewChild { first, child } = right?;
             children.insert(at + 1, KeyRef::Own(&first), child);
-            node.divide(at + 1)
+            node.divide(at + 1, shares.next())
         }
     }
 }
 
 /// Removes a key with its history.
-pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
-    match node {
+pub(super) fn remove(shares: &mut Shares, node: &mut NodeBox, key: &[u8]) {
+    match shares.make_mut(node) {
         IndexNode::Leaf(entries) => {
             if let Some(at) = entries.find(key) {
                 entries.remove(at);
@@ -440,24 +467,24 @@ pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
-            remove(Arc::make_mut(&mut child.node), key);
+            remove(shares, &mut child.node, key);
             child.recount();
             if child.node.width() < THIN && children.len() > 1 {
-                join(children, if at + 1 < children.len() { at } else { at - 1 });
+                join(shares, children, if at + 1 < children.len() { at } else { at - 1 });
             }
         }
     }
 }
 
 /// Joins the children at `at` and `at + 1` if the result is no wider than a node may be.
-fn join(children: &mut Row<Child>, at: usize) {
+fn join(shares: &mut Shares, children: &mut Row<Child>, at: usize) {
     if children[at].node.width() + children[at + 1].node.width() > FANOUT {
         return;
     }
     let first = children.key_ref(at + 1).to_key();
-    let right = children.remove(at + 1);
+    let right = shares.take(children.remove(at + 1).node);
     let left = &mut children[at];
-    match (Arc::make_mut(&mut left.node), &*right.node) {
+    match (shares.make_mut(&mut left.node), right) {
         (IndexNode::Leaf(entries), IndexNode::Leaf(more)) => entries.extend(more, None),
         // The first key of a branch is never looked at; inside a longer one it is, so it must be
         // true there.

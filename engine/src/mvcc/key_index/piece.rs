@@ -48,7 +48,7 @@ impl IndexPiece {
         for Self(piece) in pieces {
             match piece {
                 Piece::Leaves(more) => build::add_leaves(more, &mut leaves)?,
-                Piece::Tree(index) => build::add_tree(index.into_node(), &mut leaves)?,
+                Piece::Tree(index) => build::add_tree(index.into_tree(), &mut leaves)?,
             }
         }
         Some(KeyIndex::of(build::above_all(leaves)))

@@ -14,7 +14,7 @@ pub(super) trait Item {
 
 /// Items in the order of their keys, without room for more: there is one in memory for each node,
 /// and few of them grow.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Row<T> {
     items: Box<[T]>,
     keys: Keys,
@@ -46,6 +46,11 @@ impl<T: Item> Row<T> {
         let keys = Keys::new(keys, T::UNSEARCHED);
         assert_eq!(items.len(), keys.len(), "a row has as many keys as items");
         Self { items: items.into(), keys }
+    }
+
+    /// The row with copies of its items; the keys are shared.
+    pub(super) fn copy(&self, item: impl Fn(&T) -> T) -> Self {
+        Self { items: self.items.iter().map(item).collect(), keys: self.keys.clone() }
     }
 
     pub(super) fn into_items(self) -> Vec<T> {
@@ -106,16 +111,14 @@ impl<T: Item> Row<T> {
     pub(super) fn above(&self, key: &[u8]) -> usize {
         self.keys.first_where(key, T::UNSEARCHED, |order| order != Ordering::Greater)
     }
-}
 
-impl<T: Item + Clone> Row<T> {
     /// Adds the items of a row whose keys follow; the first has another key, if it is given one.
-    pub(super) fn extend(&mut self, more: &Self, first: Option<KeyRef<'_>>) {
+    pub(super) fn extend(&mut self, more: Self, first: Option<KeyRef<'_>>) {
         let first_and_rest = first.into_iter().chain(more.keys().skip(usize::from(first.is_some())));
         self.keys = Keys::new(self.keys().chain(first_and_rest), T::UNSEARCHED);
         let mut items = self.take_items();
         items.reserve_exact(more.len());
-        items.extend_from_slice(more);
+        items.append(&mut more.into_items());
         self.items = items.into();
     }
 }
@@ -196,7 +199,7 @@ mod tests {
                         if random.one_in(2) {
                             // The first key of the right row may have said nothing, but it is true.
                             let first = right.keys.first().filter(|_| random.one_in(2));
-                            twin.row.extend(&right.row, first.map(|key| KeyRef::bytes(key)));
+                            twin.row.extend(right.row, first.map(|key| KeyRef::bytes(key)));
                             twin.keys.extend(right.keys);
                         }
                     }

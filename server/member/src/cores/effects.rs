@@ -34,6 +34,9 @@ pub enum StateEvent {
     Listed(Outcome),
     /// The file of a received state is the tree file.
     Installed,
+    /// Memory that was held for older Views may not be needed any more: see
+    /// [`Store::may_have_unneeded`](revd_engine::mvcc::Store::may_have_unneeded).
+    ViewsMayHaveEnded,
     /// Nothing more will be committed.
     LogClosed,
 }

@@ -185,6 +185,9 @@ impl StateCore {
             StateEvent::Finished(command) => self.finished(command, effects)?,
             StateEvent::Listed(outcome) => self.listed(&outcome, effects),
             StateEvent::Installed => self.installing.named(),
+            StateEvent::ViewsMayHaveEnded => {
+                self.machine.iter_mut().for_each(|machine| machine.store_mut().free_unneeded());
+            }
             StateEvent::LogClosed => self.is_stopping = true,
         }
         Ok(())

@@ -1,0 +1,182 @@
+//! Where a node of the index lies in memory, and who frees it.
+//!
+//! A [`NodeBox`] owns its node and all below it, as a `Box` would. A branch that a share of the
+//! index may have is never changed: a copy of it takes its place, with the same children, and the
+//! original is [`Gone`]: it leaves its children to the copy, and lies there until no share has it
+//! any more. So children have one owner at any time, and no counter: a copy of a branch touches
+//! none of them. Which shares there are, and what they may have, is known to
+//! `Shares` alone.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+/// The number of the first share of an index.
+pub(super) const FIRST_SHARE: u64 = 1;
+
+/// A node of a tree.
+///
+/// # Safety
+/// A copy is made of the children that `second` returns, one for each child of the node, and these
+/// are the children that are taken off it: as many times as a child has owners but for one, it is
+/// taken off and forgotten.
+pub(super) unsafe trait Node: std::fmt::Debug + Default {
+    /// A copy with second owners of the children.
+    fn copy(&self, second: impl Fn(&NodeBox<Self>) -> NodeBox<Self>) -> Self;
+
+    /// Frees the node, but for its children.
+    fn take_off_children(self, take: impl FnMut(NodeBox<Self>));
+}
+
+/// The owner of a node.
+pub(super) struct NodeBox<N: Node>(NonNull<Stamped<N>>);
+
+/// A node, and the number of the first share that could have it.
+#[derive(Debug)]
+struct Stamped<N> {
+    born: u64,
+    node: N,
+    #[cfg(test)]
+    _counted: counted::Counted,
+}
+
+/// A node whose copy has taken its place: its children are the copy's.
+#[derive(Debug)]
+pub(super) struct Gone<N: Node> {
+    /// As of the node: known without a look at it, which may be a miss of the caches.
+    pub(super) born: u64,
+    node: ManuallyDrop<NodeBox<N>>,
+}
+
+// SAFETY: a `NodeBox` owns what it points to, as a `Box` does, and gives access to it as one does.
+unsafe impl<N: Node + Send> Send for NodeBox<N> {}
+// SAFETY: as above: from a shared `NodeBox` only shared references to the node come.
+unsafe impl<N: Node + Sync> Sync for NodeBox<N> {}
+
+impl<N: Node> NodeBox<N> {
+    /// A node that shares with this number or a higher one may have.
+    pub(super) fn new(node: N, born: u64) -> Self {
+        Self(NonNull::from(Box::leak(Box::new(Stamped {
+            born,
+            node,
+            #[cfg(test)]
+            _counted: counted::Counted::new(),
+        }))))
+    }
+
+    fn stamped(&self) -> &Stamped<N> {
+        // SAFETY: it points to what `new` has leaked, until it is dropped, and is not changed while
+        // there is this reference: `as_mut` needs the box itself, and that no share has the node.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// The first share that could have it.
+    pub(super) fn born(&self) -> u64 {
+        self.stamped().born
+    }
+
+    /// The node, without its box.
+    pub(super) fn into_inner(self) -> N {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: `new` has made it of a box, and this one is not used or dropped again.
+        let stamped = unsafe { Box::from_raw(this.0.as_ptr()) };
+        stamped.node
+    }
+
+    /// Changes the node.
+    ///
+    /// # Safety
+    /// No share has the node.
+    pub(super) unsafe fn as_mut(&mut self) -> &mut N {
+        // SAFETY: it points to what `new` has leaked; no share has it, and this box is borrowed.
+        let stamped = unsafe { self.0.as_mut() };
+        &mut stamped.node
+    }
+
+    /// A second owner of the node, for a share: it is never dropped, and so frees nothing.
+    ///
+    /// # Safety
+    /// It is used only as long as the node is neither changed nor freed.
+    pub(super) unsafe fn alias(&self) -> ManuallyDrop<Self> {
+        ManuallyDrop::new(Self(self.0))
+    }
+
+    /// Puts a copy of the node in its place; the original is gone.
+    pub(super) fn replace(&mut self, born: u64) -> Gone<N> {
+        // The original, which is gone then, does not drop its children.
+        let copy = self.copy(|child| NodeBox(child.0));
+        Gone::new(std::mem::replace(self, Self::new(copy, born)))
+    }
+}
+
+impl<N: Node> Deref for NodeBox<N> {
+    type Target = N;
+
+    fn deref(&self) -> &N {
+        &self.stamped().node
+    }
+}
+
+impl<N: Node> Drop for NodeBox<N> {
+    fn drop(&mut self) {
+        // SAFETY: `new` has made it of a box, and nothing uses it any more.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl<N: Node> Default for NodeBox<N> {
+    fn default() -> Self {
+        Self::new(N::default(), FIRST_SHARE)
+    }
+}
+
+impl<N: Node> std::fmt::Debug for NodeBox<N> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stamped().fmt(out)
+    }
+}
+
+impl<N: Node> Gone<N> {
+    fn new(node: NodeBox<N>) -> Self {
+        Self { born: node.born(), node: ManuallyDrop::new(node) }
+    }
+}
+
+impl<N: Node> Drop for Gone<N> {
+    fn drop(&mut self) {
+        // SAFETY: it is taken once, here.
+        let node = unsafe { ManuallyDrop::take(&mut self.node) };
+        node.into_inner().take_off_children(std::mem::forget); // they are the copy's
+    }
+}
+
+/// Counts nodes, so that a test sees when one is not freed.
+#[cfg(test)]
+pub(super) mod counted {
+    use std::cell::Cell;
+
+    thread_local! {
+        static NODES: Cell<usize> = const { Cell::new(0) };
+    }
+
+    #[derive(Debug)]
+    pub(super) struct Counted;
+
+    impl Counted {
+        pub(super) fn new() -> Self {
+            NODES.set(NODES.get() + 1);
+            Self
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            NODES.set(NODES.get().wrapping_sub(1));
+        }
+    }
+
+    /// Nodes that this thread has made and that it has not freed.
+    pub(in crate::mvcc::key_index) fn nodes() -> usize {
+        NODES.get()
+    }
+}
