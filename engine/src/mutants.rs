@@ -76,6 +76,8 @@ mutants! {
     CompactedDeletionRemoved,
     /// A compaction removes the newest record of a key that was put at its own revision.
     CompactedPutRemoved,
+    /// The walk of a compaction passes over some puts that stay.
+    KeptPutNotNoted,
     /// The saved index does not learn of keys that were deleted since it was saved last.
     SavedIndexMissesDeletions,
     /// A transaction that fails leaves its records in the tail.

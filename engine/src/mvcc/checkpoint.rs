@@ -464,7 +464,7 @@ impl Checkpoint {
                 meta: to,
                 ranges,
                 long_keys: done.long_keys,
-                compacted_keys: compaction.forgetting,
+                compacted_keys: compaction.lost.forgetting,
                 counted,
                 sweep: done.sweep,
                 pass,
@@ -502,7 +502,7 @@ fn compact(
     if let Some(pass) = &mut pass {
         done = pass.step(&mut work, to.compacted)?;
         to.compacted = if pass.is_done() { pass.at } else { to.compacted };
-        to.unswept = to.unswept.saturating_add(done.lost);
+        to.unswept = to.unswept.saturating_add(done.lost.keys);
     }
     Ok((done, pass))
 }

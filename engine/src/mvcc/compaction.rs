@@ -33,15 +33,16 @@ use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
     COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
     COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
-    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX, COMPACT_WALK_STEPS,
-    LOOKS_PER_STEP, key_bytes_max,
+    COMPACT_SMALL_RECORDS, LOOKS_PER_STEP, key_bytes_max,
 };
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
+use crate::mvcc::compaction_walk::{LostByKeys, Walk, Walked, walk_keys_max};
+use crate::mvcc::kept_puts::KeptPuts;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::record::key_of;
-use crate::mvcc::record_counts::{RecordCounts, Tally};
+use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::page::stored_cell_bytes;
 use crate::pauses::Pauses;
@@ -84,10 +85,11 @@ enum Stage {
     /// Records up to `through`, which the file had when it was opened, are counted; those before
     /// `from` are.
     Counting { from: Revision, through: i64 },
-    /// Records that keys before `from` need are counted.
-    Walking { from: Vec<u8>, needed: Arc<RecordCounts> },
-    /// The runs before `run` are clean, and this one before `from`.
-    Cleaning { runs: Arc<[Run]>, run: usize, from: Revision },
+    /// Records that keys need are counted.
+    Walking(Walked),
+    /// The runs before `run` are clean, and this one before `from`. Where dead records may stay,
+    /// only these puts do not.
+    Cleaning { runs: Arc<[Run]>, run: usize, from: Revision, kept: Option<Arc<KeptPuts>> },
     /// All that it drops is gone.
     Done,
 }
@@ -120,11 +122,8 @@ pub(crate) struct CompactionWork<'w, 'd> {
 /// Results of a step.
 #[derive(Debug, Default)]
 pub(crate) struct CompactionDone {
-    /// Keys that have something to forget which does not lie in a node of the index, or a row of
-    /// their own in the file.
-    pub(crate) forgetting: Vec<Vec<u8>>,
-    /// Keys that have lost something, these and others.
-    pub(crate) lost: u64,
+    /// Keys that have lost something.
+    pub(crate) lost: LostByKeys,
     /// How the records in the tree have become fewer, or known.
     pub(crate) counted: RecordCounts,
 }
@@ -172,7 +171,7 @@ impl CompactionPass {
     /// It has yet to decide what it cleans.
     #[must_use]
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Counting { .. } | Stage::Walking { .. })
+        matches!(self.stage, Stage::Counting { .. } | Stage::Walking(_))
     }
 
     /// Does a bounded amount of work; the pass before was one at `before`.
@@ -186,22 +185,31 @@ impl CompactionPass {
         if let Stage::Counting { from, through } = self.stage {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
-        if let Stage::Walking { from, needed } = &mut self.stage
-            && work.walk(self.at, before).step(from, Arc::make_mut(needed), &mut done, &mut work.txn.pauses)
+        let may_leave = self.may_leave_dead(work.counts, work.rule);
+        if let Stage::Walking(walked) = &mut self.stage
+            && work.walk(self.at, before).step(walked, may_leave, &mut done.lost, &mut work.txn.pauses)
         {
-            let mut needed = Arc::unwrap_or_clone(std::mem::take(needed));
+            let Walked { needed, kept, .. } = std::mem::take(walked);
+            let mut needed = Arc::unwrap_or_clone(needed);
             // Those that were counted in this step are not among the counts yet.
             let mut counts = work.counts.clone();
             counts.merge(&done.counted);
             counts.align(&mut needed);
             let runs = self.plan(&counts, &needed, work.rule);
             let from = Revision { main: runs.first().map_or(0, |run| run.first), sub: 0 };
-            self.stage = Stage::Cleaning { runs, run: 0, from };
+            let kept = kept.filter(|_| self.may_leave_dead(&counts, work.rule));
+            self.leaves_dead |= kept.is_some();
+            self.stage = Stage::Cleaning { runs, run: 0, from, kept };
         }
         if matches!(self.stage, Stage::Cleaning { .. }) {
             self.clean(work, &mut done.counted)?;
         }
         Ok(done)
+    }
+
+    /// Of so many records some dead ones may stay.
+    fn may_leave_dead(&self, counts: &RecordCounts, rule: CompactionRule) -> bool {
+        self.hash.is_none() && !self.is_thorough && counts.all() > rule.small
     }
 
     /// Decides what is looked at: where the largest parts of the records are dead, and the last
@@ -218,7 +226,7 @@ impl CompactionPass {
             .filter(|(.., dead)| *dead > 0)
             .collect();
         let all = counts.all();
-        let may_stay = if self.is_thorough || all <= rule.small { 0 } else { all / COMPACT_DEAD_PART };
+        let may_stay = if self.may_leave_dead(counts, rule) { all / COMPACT_DEAD_PART } else { 0 };
         let mut left: u64 = dead.iter().map(|(.., dead)| *dead).sum();
         // The largest part of dead ones first; the oldest of those that are alike.
         let times = |dead: u64, records: u64| u128::from(dead) * u128::from(records);
@@ -242,7 +250,7 @@ impl CompactionPass {
     /// Removes a bounded number of the records that the compaction drops, and adds all it looks at
     /// to the hash.
     fn clean(&mut self, work: &mut CompactionWork<'_, '_>, counted: &mut RecordCounts) -> Result<()> {
-        let Stage::Cleaning { runs, run, from } = &mut self.stage else { return Ok(()) };
+        let Stage::Cleaning { runs, run, from, kept } = &mut self.stage else { return Ok(()) };
         if let Some(hash) = &mut self.hash {
             hash.begin(work.index);
         }
@@ -273,7 +281,12 @@ impl CompactionPass {
             let is_needed = key.kind == RecordKind::Tombstone
                 && key.revision.main > work.index_revision
                 && !mutants::is(Mutant::CompactionBeforeIndexSaved);
-            let is_kept = kept(work.index, user_key, key, self.at);
+            let is_kept = match kept {
+                Some(puts) if key.kind == RecordKind::Put && !mutants::is(Mutant::CompactedPutRemoved) => {
+                    puts.may_have(key.revision)
+                }
+                _ => is_kept(work.index, user_key, key, self.at),
+            };
             if is_needed && !is_kept {
                 self.left_for_index = key.revision.main;
             }
@@ -298,6 +311,19 @@ impl CompactionPass {
             self.stage = Stage::Done;
         }
         Ok(())
+    }
+}
+
+impl<'w> CompactionWork<'w, '_> {
+    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
+        Walk {
+            index: self.index,
+            at,
+            before,
+            forgetting_max: self.records_max,
+            keys_max: walk_keys_max(self.index.len(), self.rule.is_awaited),
+            key_bytes_max: key_bytes_max(self.base.page_bytes()),
+        }
     }
 }
 
@@ -344,81 +370,12 @@ fn count(
 }
 
 fn walking() -> Stage {
-    Stage::Walking { from: Vec::new(), needed: Arc::default() }
-}
-
-/// A walk over the keys, a bounded number of them in each step.
-struct Walk<'w> {
-    index: &'w IndexRoot,
-    /// The compaction, and the one before.
-    at: i64,
-    before: i64,
-    forgetting_max: usize,
-    keys_max: usize,
-    /// Keys that are longer have rows of their own.
-    key_bytes_max: usize,
-}
-
-/// Keys of a step of a walk over so many.
-fn walk_keys_max(keys: u64, is_awaited: bool) -> usize {
-    if is_awaited {
-        return COMPACT_WALK_KEYS_PER_STEP_MAX;
-    }
-    let step = usize::try_from(keys).unwrap_or(usize::MAX) / COMPACT_WALK_STEPS;
-    step.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX)
-}
-
-impl<'w> CompactionWork<'w, '_> {
-    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
-        Walk {
-            index: self.index,
-            at,
-            before,
-            forgetting_max: self.records_max,
-            keys_max: walk_keys_max(self.index.len(), self.rule.is_awaited),
-            key_bytes_max: key_bytes_max(self.base.page_bytes()),
-        }
-    }
-}
-
-impl Walk<'_> {
-    /// Counts what the keys of a step need, from one on; true at the end of all.
-    fn step(
-        &self,
-        from: &mut Vec<u8>,
-        needed: &mut RecordCounts,
-        done: &mut CompactionDone,
-        pauses: &mut Pauses,
-    ) -> bool {
-        let (mut bytes, mut tally) = (0, Tally::of(needed, self.at));
-        for (number, (key, history)) in self.index.entries_from(from).enumerate() {
-            let is_enough = done.forgetting.len() >= self.forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
-            if number >= self.keys_max || is_enough {
-                *from = key.to_vec();
-                return false;
-            }
-            pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
-            let kept = history.at(self.at);
-            if let Some(kept) = kept {
-                tally.add(kept.modified.main);
-            }
-            // Of one whose loss the compaction before has seen nothing more is lost.
-            if history.loses_within(self.before) || !history.loses_beside(self.at, kept) {
-                continue;
-            }
-            done.lost += 1;
-            if !history.loses_within(self.at) || key.len() > self.key_bytes_max {
-                done.forgetting.push(key.to_vec());
-                bytes += key.len();
-            }
-        }
-        true
-    }
+    Stage::Walking(Walked::default())
 }
 
 /// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or
 /// a tombstone of exactly that revision (a watch that starts at `at` must still see it).
-fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
+fn is_kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
     let newest = index.change_at(user_key, at).map(|change| change.revision);
     match record.kind {
         RecordKind::Put if mutants::is(Mutant::CompactedPutRemoved) && record.revision.main == at => false,
@@ -435,8 +392,6 @@ mod tests {
     use super::*;
     use crate::db::DbOptions;
     use crate::limits::RECORD_BUCKET_REVISIONS as WIDTH;
-    use crate::mvcc::key_history::KeyHistory;
-    use crate::mvcc::key_index::KeyIndex;
     use crate::mvcc::{CheckpointKind, Store};
 
     /// Records of each bucket and how many of them are needed; the compaction is in the sixth one.
@@ -474,56 +429,6 @@ mod tests {
             assert_eq!(runs, [Run { first: 0, last: 4 * WIDTH - 1 }, Run { first: 5 * WIDTH, last: AT }]);
             assert!(!pass.leaves_dead);
         }
-    }
-
-    /// How many keys forget in each step of a walk over an index of which all keys have so many
-    /// puts, until its end; all of them lose all but the last.
-    fn walked(keys: impl Iterator<Item = Vec<u8>>, puts: i64, before: i64) -> (Vec<usize>, u64) {
-        walked_by(COMPACT_WALK_KEYS_PER_STEP, keys, puts, before)
-    }
-
-    /// The same in steps of so many keys.
-    fn walked_by(
-        keys_max: usize,
-        keys: impl Iterator<Item = Vec<u8>>,
-        puts: i64,
-        before: i64,
-    ) -> (Vec<usize>, u64) {
-        let mut index = KeyIndex::default();
-        let mut history = KeyHistory::created(Revision { main: 2, sub: 0 });
-        (1..puts).for_each(|put| history.put(Revision { main: 2 + put, sub: 0 }));
-        let all = keys.map(|key| index.set(&key, history.clone())).count() as u64;
-        let walk = Walk {
-            index: index.root(),
-            at: 1 + puts,
-            before,
-            forgetting_max: COMPACT_RECORDS_PER_STEP,
-            keys_max,
-            key_bytes_max: 100,
-        };
-        let (mut from, mut needed, mut steps, mut lost) =
-            (Vec::new(), RecordCounts::default(), Vec::new(), 0);
-        let mut is_over = false;
-        while !is_over {
-            let mut done = CompactionDone::default();
-            is_over = walk.step(&mut from, &mut needed, &mut done, &mut Pauses::default());
-            steps.push(done.forgetting.len());
-            lost += done.lost;
-        }
-        assert_eq!(needed.all(), all, "each key's newest put stays");
-        (steps, lost)
-    }
-
-    /// A put before the newest one takes no memory of its own: it goes with the key's next change.
-    /// It is counted once, as the saved index has it.
-    #[test]
-    fn keys_that_lose_one_put_are_not_looked_for_again() {
-        let keys = || (0..100_u64).map(|key| key.to_be_bytes().to_vec());
-        assert_eq!(walked(keys(), 2, 0), (vec![0], 100));
-        assert_eq!(walked(keys(), 2, 2), (vec![0], 100), "the newest put was behind the compaction before");
-        assert_eq!(walked(keys(), 2, 3), (vec![0], 0), "the compaction before has seen it");
-        assert_eq!(walked(keys(), 3, 4), (vec![100], 100), "and the index has not forgotten it yet");
-        assert_eq!(walked(keys(), 1, 0), (vec![0], 0));
     }
 
     /// A store that has compacted away the first of two puts of a key.
@@ -571,30 +476,5 @@ mod tests {
         txn.commit();
         assert_eq!(revisions(&store), [3, 4]);
         assert_eq!(store.view().reader().get(b"key", 4), None);
-    }
-
-    /// The steps of a walk grow with the keys; where somebody waits they are as long as they may
-    /// be.
-    #[test]
-    fn a_walk_takes_as_many_steps_as_it_has_to() {
-        let keys = (0..100_u64).map(|key| key.to_be_bytes().to_vec());
-        assert_eq!(walked_by(7, keys, 2, 0), (vec![0; 15], 100));
-        let steps = |keys: u64| keys.div_ceil(walk_keys_max(keys, false) as u64);
-        assert_eq!([0, 1, 40_001, 10_000_000, 20_000_000].map(steps), [0, 1, 2, 250, 250]);
-        assert_eq!(steps(100_000_000), 625);
-        assert_eq!([1, 10_000_000].map(|keys| walk_keys_max(keys, true)), [160_000; 2]);
-    }
-
-    /// The changes of many keys, or of long ones, are dropped in as many steps.
-    #[test]
-    fn a_step_over_keys_that_forget_is_bounded() {
-        let many = 0..=COMPACT_RECORDS_PER_STEP as u64;
-        let all = many.clone().count() as u64;
-        let many = many.map(|key| key.to_be_bytes().to_vec());
-        assert_eq!(walked(many, 3, 0), (vec![COMPACT_RECORDS_PER_STEP, 1], all));
-        for puts in [2, 3] {
-            let long = (0..10).map(|key| vec![key; COMPACT_BYTES_PER_STEP / 8]);
-            assert_eq!(walked(long, puts, 0), (vec![8, 2], 10), "{puts} puts: their rows are saved anew");
-        }
     }
 }

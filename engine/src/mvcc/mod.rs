@@ -15,12 +15,14 @@
 pub mod checkpoint;
 mod compaction;
 mod compaction_hash;
+mod compaction_walk;
 mod defragment;
 mod garbage;
 pub mod hash;
 mod index_pace;
 mod index_part;
 mod kept_history;
+mod kept_puts;
 mod key_change;
 mod key_changes;
 pub mod key_history;

@@ -1,0 +1,181 @@
+//! The walk of a compaction over the keys: which records are still needed, and who forgets some.
+
+use std::sync::Arc;
+
+use crate::limits::{
+    COMPACT_BYTES_PER_STEP, COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX, COMPACT_WALK_STEPS,
+    LOOKS_PER_STEP,
+};
+use crate::mvcc::kept_puts::KeptPuts;
+use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::record_counts::{RecordCounts, Tally};
+use crate::pauses::Pauses;
+
+/// As far as a walk has come.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Walked {
+    /// The next key.
+    from: Vec<u8>,
+    /// Records that keys before it need.
+    pub(crate) needed: Arc<RecordCounts>,
+    /// These records, if they are wanted: those that are puts.
+    pub(crate) kept: Option<Arc<KeptPuts>>,
+}
+
+/// Keys of which a compaction drops something.
+#[derive(Debug, Default)]
+pub(crate) struct LostByKeys {
+    /// Those that have something to forget which does not lie in a node of the index, or a row of
+    /// their own in the file.
+    pub(crate) forgetting: Vec<Vec<u8>>,
+    /// How many they are, these and others.
+    pub(crate) keys: u64,
+}
+
+/// A walk over the keys, a bounded number of them in each step.
+pub(crate) struct Walk<'w> {
+    pub(crate) index: &'w IndexRoot,
+    /// The compaction, and the one before.
+    pub(crate) at: i64,
+    pub(crate) before: i64,
+    pub(crate) forgetting_max: usize,
+    pub(crate) keys_max: usize,
+    /// Keys that are longer have rows of their own.
+    pub(crate) key_bytes_max: usize,
+}
+
+/// Keys of a step of a walk over so many.
+pub(crate) fn walk_keys_max(keys: u64, is_awaited: bool) -> usize {
+    if is_awaited {
+        return COMPACT_WALK_KEYS_PER_STEP_MAX;
+    }
+    let step = usize::try_from(keys).unwrap_or(usize::MAX) / COMPACT_WALK_STEPS;
+    step.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX)
+}
+
+impl Walk<'_> {
+    /// Counts what the keys of a step need, and notes it, if that is wanted from the first step on;
+    /// true at the end of all.
+    pub(crate) fn step(
+        &self,
+        walked: &mut Walked,
+        notes_kept: bool,
+        lost: &mut LostByKeys,
+        pauses: &mut Pauses,
+    ) -> bool {
+        let Walked { from, needed, kept: noted } = walked;
+        if notes_kept && from.is_empty() && noted.is_none() {
+            *noted = Some(Arc::new(KeptPuts::of(self.index.len(), pauses)));
+        }
+        let (mut bytes, mut tally) = (0, Tally::of(Arc::make_mut(needed), self.at));
+        for (number, (key, history)) in self.index.entries_from(from).enumerate() {
+            let is_enough = lost.forgetting.len() >= self.forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
+            if number >= self.keys_max || is_enough {
+                *from = key.to_vec();
+                return false;
+            }
+            pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
+            let kept = history.at(self.at);
+            if let Some(kept) = kept {
+                tally.add(kept.modified.main);
+                noted.iter().for_each(|puts| puts.add(kept.modified));
+            }
+            // Of one whose loss the compaction before has seen nothing more is lost.
+            if history.loses_within(self.before) || !history.loses_beside(self.at, kept) {
+                continue;
+            }
+            lost.keys += 1;
+            if !history.loses_within(self.at) || key.len() > self.key_bytes_max {
+                lost.forgetting.push(key.to_vec());
+                bytes += key.len();
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::COMPACT_RECORDS_PER_STEP;
+    use crate::mvcc::key_history::KeyHistory;
+    use crate::mvcc::key_index::KeyIndex;
+    use crate::mvcc::revision::Revision;
+
+    /// How many keys forget in each step of a walk over an index of which all keys have so many
+    /// puts, until its end; all of them lose all but the last.
+    fn walked(keys: impl Iterator<Item = Vec<u8>>, puts: i64, before: i64) -> (Vec<usize>, u64) {
+        walked_by(COMPACT_WALK_KEYS_PER_STEP, keys, puts, before)
+    }
+
+    /// The same in steps of so many keys.
+    fn walked_by(
+        keys_max: usize,
+        keys: impl Iterator<Item = Vec<u8>>,
+        puts: i64,
+        before: i64,
+    ) -> (Vec<usize>, u64) {
+        let mut index = KeyIndex::default();
+        let mut history = KeyHistory::created(Revision { main: 2, sub: 0 });
+        (1..puts).for_each(|put| history.put(Revision { main: 2 + put, sub: 0 }));
+        let all = keys.map(|key| index.set(&key, history.clone())).count() as u64;
+        let walk = Walk {
+            index: index.root(),
+            at: 1 + puts,
+            before,
+            forgetting_max: COMPACT_RECORDS_PER_STEP,
+            keys_max,
+            key_bytes_max: 100,
+        };
+        let (mut walked, mut steps, mut lost) = (Walked::default(), Vec::new(), 0);
+        let mut is_over = false;
+        while !is_over {
+            let mut done = LostByKeys::default();
+            is_over = walk.step(&mut walked, true, &mut done, &mut Pauses::default());
+            steps.push(done.forgetting.len());
+            lost += done.keys;
+        }
+        assert_eq!(walked.needed.all(), all, "each key's newest put stays");
+        let kept = walked.kept.unwrap();
+        let revision = |main| Revision { main, sub: 0 };
+        assert!(kept.may_have(revision(1 + puts)) && !kept.may_have(revision(2 + puts)));
+        (steps, lost)
+    }
+
+    /// A put before the newest one takes no memory of its own: it goes with the key's next change.
+    /// It is counted once, as the saved index has it.
+    #[test]
+    fn keys_that_lose_one_put_are_not_looked_for_again() {
+        let keys = || (0..100_u64).map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked(keys(), 2, 0), (vec![0], 100));
+        assert_eq!(walked(keys(), 2, 2), (vec![0], 100), "the newest put was behind the compaction before");
+        assert_eq!(walked(keys(), 2, 3), (vec![0], 0), "the compaction before has seen it");
+        assert_eq!(walked(keys(), 3, 4), (vec![100], 100), "and the index has not forgotten it yet");
+        assert_eq!(walked(keys(), 1, 0), (vec![0], 0));
+    }
+
+    /// The steps of a walk grow with the keys; where somebody waits they are as long as they may
+    /// be.
+    #[test]
+    fn a_walk_takes_as_many_steps_as_it_has_to() {
+        let keys = (0..100_u64).map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked_by(7, keys, 2, 0), (vec![0; 15], 100));
+        let steps = |keys: u64| keys.div_ceil(walk_keys_max(keys, false) as u64);
+        assert_eq!([0, 1, 40_001, 10_000_000, 20_000_000].map(steps), [0, 1, 2, 250, 250]);
+        assert_eq!(steps(100_000_000), 625);
+        assert_eq!([1, 10_000_000].map(|keys| walk_keys_max(keys, true)), [160_000; 2]);
+    }
+
+    /// The changes of many keys, or of long ones, are dropped in as many steps.
+    #[test]
+    fn a_step_over_keys_that_forget_is_bounded() {
+        let many = 0..=COMPACT_RECORDS_PER_STEP as u64;
+        let all = many.clone().count() as u64;
+        let many = many.map(|key| key.to_be_bytes().to_vec());
+        assert_eq!(walked(many, 3, 0), (vec![COMPACT_RECORDS_PER_STEP, 1], all));
+        for puts in [2, 3] {
+            let long = (0..10).map(|key| vec![key; COMPACT_BYTES_PER_STEP / 8]);
+            assert_eq!(walked(long, puts, 0), (vec![8, 2], 10), "{puts} puts: their rows are saved anew");
+        }
+    }
+}
