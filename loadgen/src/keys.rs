@@ -175,8 +175,10 @@ impl KeySpace {
             }
             None => key.extend_from_slice(self.prefix.as_bytes()),
         }
-        let width = self.size.saturating_sub(key.len() - start);
-        let _ = write!(key, "{number:0width$}");
+        // A formatter would write its zeros one by one, for each call.
+        let digits = number.checked_ilog10().map_or(1, |log| log as usize + 1);
+        key.resize(key.len().max((start + self.size).saturating_sub(digits)), b'0');
+        let _ = write!(key, "{number}");
     }
 
     /// The prefix of all keys, up to a namespace.

@@ -11,6 +11,25 @@ pub fn without_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
 
+/// From now on the allocator goes through all pages of a thread's heap a hundred times less often.
+/// It does so every 10,000 allocations that find no free place at once, to free what is empty; with
+/// ten million keys each time is half a millisecond of the core that has them, forty times a second
+/// under a load of puts, and ten times as long with a hundred million. Another number that the
+/// environment has set (`MIMALLOC_GENERIC_COLLECT`) stays.
+pub fn with_rare_collections() {
+    // SAFETY: the option is read; one that is not there is 0.
+    let is_usual = unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) } == 10_000;
+    if is_usual {
+        // SAFETY: no other thread allocates yet, and the option may be any number up to this.
+        unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, 1_000_000) };
+    }
+}
+
+/// `mi_option_generic_collect` of mimalloc's third version, which its crate does not name.
+const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 34;
+/// So many options that version has.
+const _: () = assert!(libmimalloc_sys::_mi_option_last == 47);
+
 /// Gives back what this thread's heap does not use.
 pub fn give_back() {
     // SAFETY: no arguments, no preconditions; it only looks after the calling thread's heap.
@@ -63,6 +82,17 @@ fn cgroup_limit_files(groups: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_allocator_knows_the_option_by_this_number() {
+        // SAFETY: the option is read.
+        let every = || unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) };
+        assert_eq!(every(), 10_000);
+        with_rare_collections();
+        assert_eq!(every(), 1_000_000);
+        with_rare_collections();
+        assert_eq!(every(), 1_000_000);
+    }
 
     #[test]
     fn limits_are_looked_for_in_both_versions_and_in_the_groups_around() {
