@@ -140,8 +140,8 @@ pub const COMPACT_WALK_KEYS_PER_STEP: usize = 40_000;
 /// Of more keys so many more that the walk has about so many steps (a quarter of a minute of
 /// checkpoints), as far as one checkpoint may go, which is as far as it goes where a caller waits.
 pub const COMPACT_WALK_STEPS: usize = 250;
-/// Bits in which a walk notes the put of a key that stays, or up to twice as many: of dead records
-/// one of eight to sixteen looks as if it stayed, at most.
+/// Bits for each key in which a walk notes the puts that stay, or up to twice as many: in each
+/// compaction about one of eight to sixteen dead records looks as if it stayed.
 pub const KEPT_PUTS_BITS_PER_KEY: u64 = 8;
 /// See [`COMPACT_WALK_STEPS`].
 pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;

@@ -21,6 +21,7 @@ use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
 use crate::mvcc::defragment::Defragmentation;
+use crate::mvcc::garbage::{Garbage, Kind};
 use crate::mvcc::index_pace::{IndexShare, QuietTime};
 use crate::mvcc::key_index::{Key, SharedIndex};
 use crate::mvcc::layout::{Applied, HISTORIES, INDEX, RECORDS, SMALL, StoreMeta};
@@ -346,7 +347,7 @@ impl Store {
     fn take_pass(&mut self, saved: Option<CompactionPass>) {
         let Some(mut pass) = saved else { return };
         let before = self.pass.take();
-        let before = before.expect("a checkpoint has compacted, and there was a compaction");
+        let mut before = before.expect("a checkpoint has compacted, and there was a compaction");
         assert_eq!(before.at, pass.at, "a checkpoint has compacted at another revision");
         self.trimmed = self.trimmed.max(self.saved.compacted);
         // The index is about to forget, before records go.
@@ -357,6 +358,12 @@ impl Store {
         // It may have been asked for while the checkpoint was written.
         pass.is_thorough |= before.is_thorough && pass.is_open();
         self.wants_thorough |= before.is_thorough && !pass.is_thorough;
+        // They are large, and nothing else has them any more.
+        if !pass.has_kept()
+            && let Some((kept, collect)) = before.take_kept().zip(self.collector.get())
+        {
+            collect(Garbage(Kind::Notes(kept)));
+        }
         if !pass.is_done() {
             self.pass = Some(pass);
             return;

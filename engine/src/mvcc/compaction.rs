@@ -13,6 +13,9 @@
 //! their bucket pays. A small store, a defragmentation, and whoever waits for the space have all of
 //! it cleaned.
 //!
+//! Where some may stay, the walk also notes the puts that are needed, and cleaning looks at these
+//! notes in place of the index (`kept_puts.rs`).
+//!
 //! Meanwhile the walk has said which keys have forgotten something. A put before a key's newest one
 //! that takes no memory of its own stays in its node until the key changes again: to look for it
 //! would copy the nodes above it. When the records are gone, the saved index is swept in key order:
@@ -60,7 +63,7 @@ pub(crate) struct CompactionPass {
     pub(crate) hash: Option<CompactionHash>,
     /// It leaves no dead record that it may drop.
     pub(crate) is_thorough: bool,
-    /// It has left some.
+    /// It has left some, or may have.
     pub(crate) leaves_dead: bool,
     /// Tombstones up to this revision would be gone if all of the index was saved behind them; 0 if
     /// there are none.
@@ -88,7 +91,7 @@ enum Stage {
     /// Records that keys need are counted.
     Walking(Walked),
     /// The runs before `run` are clean, and this one before `from`. Where dead records may stay,
-    /// only these puts do not.
+    /// the puts go that are not among these.
     Cleaning { runs: Arc<[Run]>, run: usize, from: Revision, kept: Option<Arc<KeptPuts>> },
     /// All that it drops is gone.
     Done,
@@ -166,6 +169,24 @@ impl CompactionPass {
     #[must_use]
     pub(crate) fn has_counted(&self) -> bool {
         !matches!(self.stage, Stage::Counting { .. })
+    }
+
+    /// The notes of its walk, which are taken from it.
+    pub(crate) fn take_kept(&mut self) -> Option<Arc<KeptPuts>> {
+        self.kept().and_then(Option::take)
+    }
+
+    /// It has notes of its walk.
+    pub(crate) fn has_kept(&mut self) -> bool {
+        self.kept().is_some_and(|kept| kept.is_some())
+    }
+
+    fn kept(&mut self) -> Option<&mut Option<Arc<KeptPuts>>> {
+        match &mut self.stage {
+            Stage::Walking(walked) => Some(&mut walked.kept),
+            Stage::Cleaning { kept, .. } => Some(kept),
+            Stage::Counting { .. } | Stage::Done => None,
+        }
     }
 
     /// It has yet to decide what it cleans.
@@ -285,7 +306,7 @@ impl CompactionPass {
                 Some(puts) if key.kind == RecordKind::Put && !mutants::is(Mutant::CompactedPutRemoved) => {
                     puts.may_have(key.revision)
                 }
-                _ => is_kept(work.index, user_key, key, self.at),
+                _ => stays(work.index, user_key, key, self.at),
             };
             if is_needed && !is_kept {
                 self.left_for_index = key.revision.main;
@@ -375,14 +396,14 @@ fn walking() -> Stage {
 
 /// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or
 /// a tombstone of exactly that revision (a watch that starts at `at` must still see it).
-fn is_kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
-    let newest = index.change_at(user_key, at).map(|change| change.revision);
+fn stays(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
+    let newest = || index.change_at(user_key, at).map(|change| change.revision);
     match record.kind {
         RecordKind::Put if mutants::is(Mutant::CompactedPutRemoved) && record.revision.main == at => false,
-        RecordKind::Put => newest == Some(record.revision),
+        RecordKind::Put => newest() == Some(record.revision),
         RecordKind::Tombstone if mutants::is(Mutant::CompactedDeletionRemoved) => false,
         RecordKind::Tombstone => {
-            record.revision.main == at && newest.is_none_or(|newest| newest <= record.revision)
+            record.revision.main == at && newest().is_none_or(|newest| newest <= record.revision)
         }
     }
 }

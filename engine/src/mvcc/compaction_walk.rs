@@ -65,7 +65,7 @@ impl Walk<'_> {
     ) -> bool {
         let Walked { from, needed, kept: noted } = walked;
         if notes_kept && from.is_empty() && noted.is_none() {
-            *noted = Some(Arc::new(KeptPuts::of(self.index.len(), pauses)));
+            *noted = Some(Arc::new(KeptPuts::of(self.index.len(), self.at, pauses)));
         }
         let (mut bytes, mut tally) = (0, Tally::of(Arc::make_mut(needed), self.at));
         for (number, (key, history)) in self.index.entries_from(from).enumerate() {
@@ -136,10 +136,43 @@ mod tests {
             lost += done.keys;
         }
         assert_eq!(walked.needed.all(), all, "each key's newest put stays");
-        let kept = walked.kept.unwrap();
-        let revision = |main| Revision { main, sub: 0 };
-        assert!(kept.may_have(revision(1 + puts)) && !kept.may_have(revision(2 + puts)));
         (steps, lost)
+    }
+
+    /// Each key's put at the compaction's revision is noted, in whichever step of the walk, whatever
+    /// comes behind it meanwhile.
+    #[test]
+    fn a_walk_notes_the_puts_that_stay() {
+        const KEYS: i64 = 2_000;
+        let revision = |main| Revision { main, sub: main % 3 };
+        let key = |number: i64| number.to_be_bytes();
+        let mut index = KeyIndex::default();
+        (0..2 * KEYS).for_each(|put| _ = index.put(&key(put * 7 % KEYS), revision(2 + put)));
+        let (mut walked, mut is_over, mut main) = (Walked::default(), false, 2 * KEYS + 1);
+        let at = main;
+        while !is_over {
+            let walk = Walk {
+                index: index.root(),
+                at,
+                before: 0,
+                forgetting_max: COMPACT_RECORDS_PER_STEP,
+                keys_max: 30,
+                key_bytes_max: 100,
+            };
+            is_over = walk.step(&mut walked, true, &mut LostByKeys::default(), &mut Pauses::default());
+            for put in 0..100 {
+                main += 1;
+                match put % 3 {
+                    0 => _ = index.tombstone(&key(main * 11 % KEYS), revision(main)),
+                    _ => _ = index.put(&key(main * 13 % (2 * KEYS)), revision(main)),
+                }
+            }
+        }
+        let kept = walked.kept.unwrap();
+        assert!((KEYS..2 * KEYS).all(|put| kept.may_have(revision(2 + put))));
+        let looking = (0..KEYS).filter(|put| kept.may_have(revision(2 + put))).count();
+        assert!(looking < 400, "{looking} of the puts before them look kept");
+        assert_eq!(walked.needed.all(), KEYS.unsigned_abs());
     }
 
     /// A put before the newest one takes no memory of its own: it goes with the key's next change.

@@ -6,11 +6,12 @@
 //! tail, freeing takes so long that a core that serves requests must not do it: then the memory is
 //! handed to a collector, if the store has one.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::limits;
 use crate::limits::FREED_AT_ONCE_CHANGES;
+use crate::mvcc::kept_puts::KeptPuts;
 use crate::mvcc::key_index::{SharedIndex, UnneededNodes};
 use crate::mvcc::tail::TailView;
 use crate::pauses::Pauses;
@@ -18,11 +19,16 @@ use crate::snapshot::Snapshot;
 
 /// Memory that nothing needs: dropping it frees it, however long that takes.
 #[derive(Debug)]
-pub enum Garbage {
+pub struct Garbage(pub(crate) Kind);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
     /// All that a View leaves behind.
     View(SharedIndex, TailView, Snapshot),
     /// Nodes that the index and its shares have no more.
     Nodes(UnneededNodes),
+    /// Notes of a compaction that is done.
+    Notes(Arc<KeptPuts>),
 }
 
 type Collect = dyn Fn(Garbage) + Send + Sync;
@@ -84,9 +90,13 @@ impl Collector {
 impl Garbage {
     /// Frees it with pauses: for a thread that no core waits for.
     pub fn free(self) {
-        match self {
-            Self::View(index, ..) => index.free(&mut Pauses::wanted()),
-            Self::Nodes(nodes) => nodes.free(&mut Pauses::wanted()),
+        match self.0 {
+            Kind::View(index, tail, tree) => {
+                index.free(&mut Pauses::wanted());
+                drop((tail, tree));
+            }
+            Kind::Nodes(nodes) => nodes.free(&mut Pauses::wanted()),
+            Kind::Notes(kept) => KeptPuts::free(kept, &mut Pauses::wanted()),
         }
     }
 }
@@ -99,7 +109,7 @@ impl std::fmt::Debug for Collector {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
     use crate::db::DbOptions;
@@ -133,7 +143,7 @@ mod tests {
     fn frees_at_once(view: View, collected: &Collected) -> bool {
         drop(view);
         let pile = std::mem::take(&mut *collected.lock().unwrap());
-        assert!(pile.iter().all(|garbage| matches!(garbage, Garbage::View(..))));
+        assert!(pile.iter().all(|garbage| matches!(garbage.0, Kind::View(..))));
         let is_freed = pile.is_empty();
         pile.into_iter().for_each(Garbage::free);
         is_freed
@@ -197,7 +207,7 @@ mod tests {
         collected.lock().unwrap().clear();
         store.free_unneeded();
         let pile = std::mem::take(&mut *collected.lock().unwrap());
-        assert!(matches!(pile[..], [Garbage::Nodes(_)]), "{} pieces", pile.len());
+        assert!(matches!(pile[..], [Garbage(Kind::Nodes(_))]), "{} pieces", pile.len());
         pile.into_iter().for_each(Garbage::free);
         drop(newest);
         store.free_unneeded();
@@ -217,7 +227,7 @@ mod tests {
             collected.lock().unwrap().clear();
             (0..200).for_each(|_| store.free_unneeded());
             let pile = std::mem::take(&mut *collected.lock().unwrap());
-            let are_nodes = pile.iter().all(|garbage| matches!(garbage, Garbage::Nodes(_)));
+            let are_nodes = pile.iter().all(|garbage| matches!(garbage.0, Kind::Nodes(_)));
             assert!(are_nodes && pile.is_empty() != are_many, "{} pieces", pile.len());
             assert!(!store.may_have_unneeded());
         }

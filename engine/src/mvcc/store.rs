@@ -8,7 +8,7 @@ use crate::limits::{DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN, FREED_NODES_
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
-use crate::mvcc::garbage::{Collector, Garbage, Replaced};
+use crate::mvcc::garbage::{Collector, Garbage, Kind, Replaced};
 use crate::mvcc::index_pace::{IndexPace, IndexRoom};
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
@@ -366,7 +366,7 @@ impl Store {
         match self.collector.get() {
             None => self.index.free_unneeded(usize::MAX),
             Some(collect) if self.index.are_many_unneeded() => {
-                collect(Garbage::Nodes(self.index.take_unneeded()));
+                collect(Garbage(Kind::Nodes(self.index.take_unneeded())));
             }
             Some(_) => self.index.free_unneeded(FREED_NODES_PER_SHARE),
         }

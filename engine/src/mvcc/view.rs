@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::db::Sizes;
 use crate::mvcc::compaction_hash::{CompactionHashes, Hashed};
-use crate::mvcc::garbage::{Collector, Garbage, Replaced};
+use crate::mvcc::garbage::{Collector, Garbage, Kind, Replaced};
 use crate::mvcc::key_index::SharedIndex;
 use crate::mvcc::layout::{Applied, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
@@ -39,7 +39,7 @@ impl Drop for ViewParts {
     fn drop(&mut self) {
         if let Some(collect) = self.collector.wanted(self.replaced) {
             let (index, tail) = (std::mem::take(&mut self.index), std::mem::take(&mut self.tail));
-            collect(Garbage::View(index, tail, self.tree.clone()));
+            collect(Garbage(Kind::View(index, tail, self.tree.clone())));
         }
     }
 }
