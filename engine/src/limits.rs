@@ -293,7 +293,7 @@ const _: () = {
     assert!(COMPACT_RECORDS_PER_OWN > 2 && COMPACT_COUNTED_PER_STEP > 0 && COMPACT_WALK_KEYS_PER_STEP > 0);
     assert!(COMPACT_WALK_KEYS_PER_STEP <= COMPACT_WALK_KEYS_PER_STEP_MAX && COMPACT_WALK_STEPS > 0);
     assert!(COMPACT_REWRITTEN_BYTES_PER_STEP > 0 && RECORD_BUCKET_REVISIONS > 0 && COMPACT_DEAD_PART > 1);
-    assert!(RECORD_BUCKETS_MAX > 1);
+    assert!(RECORD_BUCKETS_MAX > 1 && KEPT_PUTS_BITS_PER_KEY > 0);
     // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough
     // bytes for that.
     assert!(COMPACT_REWRITTEN_PER_RECORD_BYTE > 1 && COMPACT_SMALL_RECORDS <= COMPACT_HASHED_RECORDS_MAX);
