@@ -95,12 +95,13 @@ pub(crate) const SHARES_LOOKED_AT: usize = if cfg!(test) { 3 } else { 64 };
 /// Nodes that shares which have ended may have had alone, and that are looked through then: some
 /// nanoseconds each.
 pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 };
-/// Nodes that the writer frees when it shares the index, a tenth of a microsecond each: more than
-/// it replaces in that time, unless it is asked for much.
-pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 1_024 };
+/// Nodes that the writer frees when it shares the index, a tenth of a microsecond to one each: more
+/// than it replaces in that time, unless it is asked for much.
+pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
-/// Pieces of the memory of a history that are not freed beside others.
+/// Pieces of the memory of histories, of all that keys lose between two shares of the index, that
+/// are not freed beside others.
 pub(crate) const HEAVY_PIECES: u64 = 500;
 
 /// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.

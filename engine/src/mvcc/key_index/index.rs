@@ -4,12 +4,11 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use crate::key_parts::KeyParts;
-use crate::limits::HEAVY_PIECES;
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::build::IndexBuilder;
+use crate::mvcc::key_index::gone_list::GoneList;
 use crate::mvcc::key_index::keys::Key;
 use crate::mvcc::key_index::node::{self, IndexNode, NodeBox, Shares};
-use crate::mvcc::key_index::node_box::Gone;
 use crate::mvcc::key_index::shares::Share;
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
@@ -50,7 +49,7 @@ pub struct SharedIndex {
 
 /// Nodes that nothing needs any more: to drop them frees them.
 #[derive(Debug, Default)]
-pub struct UnneededNodes(Vec<Gone<IndexNode>>);
+pub struct UnneededNodes(GoneList<IndexNode>);
 
 impl KeyIndex {
     /// An index without keys.
@@ -210,9 +209,7 @@ impl KeyIndex {
             Some(compacted) => self.set(key, compacted),
             None => self.remove(key),
         }
-        if pieces - left > HEAVY_PIECES {
-            self.shares.lost_heavy();
-        }
+        self.shares.lost(pieces - left);
         1 + pieces - left
     }
 

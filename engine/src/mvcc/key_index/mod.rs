@@ -9,6 +9,7 @@
 mod build;
 mod count;
 mod created;
+mod gone_list;
 mod index;
 mod keys;
 mod node;

@@ -6,6 +6,9 @@
 //! any more. So children have one owner at any time, and no counter: a copy of a branch touches
 //! none of them. Which shares there are, and what they may have, is known to
 //! `Shares` alone.
+//!
+//! A panic in the middle of a change may free nodes that a share has: a process that goes on behind
+//! one must not read its shares again. That of the server does not go on.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -17,10 +20,9 @@ pub(super) const FIRST_SHARE: u64 = 1;
 /// A node of a tree.
 ///
 /// # Safety
-/// A copy is made of the children that `second` returns, one for each child of the node, and these
-/// are the children that are taken off it: as many times as a child has owners but for one, it is
-/// taken off and forgotten.
-pub(super) unsafe trait Node: std::fmt::Debug + Default {
+/// `copy` calls `second` once for each child, and puts what it returns in the place of the child.
+/// `take_off_children` passes each child on, and looks at none: they may be freed.
+pub(super) unsafe trait Node: Default {
     /// A copy with second owners of the children.
     fn copy(&self, second: impl Fn(&NodeBox<Self>) -> NodeBox<Self>) -> Self;
 
@@ -32,7 +34,6 @@ pub(super) unsafe trait Node: std::fmt::Debug + Default {
 pub(super) struct NodeBox<N: Node>(NonNull<Stamped<N>>);
 
 /// A node, and the number of the first share that could have it.
-#[derive(Debug)]
 struct Stamped<N> {
     born: u64,
     node: N,
@@ -40,8 +41,7 @@ struct Stamped<N> {
     _counted: counted::Counted,
 }
 
-/// A node whose copy has taken its place: its children are the copy's.
-#[derive(Debug)]
+/// A node whose copy has taken its place: its children are the copy's, and may be freed.
 pub(super) struct Gone<N: Node> {
     /// As of the node: known without a look at it, which may be a miss of the caches.
     pub(super) born: u64,
@@ -130,9 +130,16 @@ impl<N: Node> Default for NodeBox<N> {
     }
 }
 
+/// Without the node, which may be one that must not be looked at any more.
 impl<N: Node> std::fmt::Debug for NodeBox<N> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.stamped().fmt(out)
+        out.write_str("NodeBox")
+    }
+}
+
+impl<N: Node> std::fmt::Debug for Gone<N> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Gone({})", self.born)
     }
 }
 

@@ -20,8 +20,9 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 
-use crate::limits::{FREED_NODES_MAX, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
-use crate::mvcc::key_index::node_box::{FIRST_SHARE, Gone, Node, NodeBox};
+use crate::limits::{FREED_NODES_MAX, HEAVY_PIECES, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
+use crate::mvcc::key_index::gone_list::GoneList;
+use crate::mvcc::key_index::node_box::{FIRST_SHARE, Node, NodeBox};
 
 /// A tree at one moment, which is not changed or freed as long as it is held. Clones share it.
 #[derive(Debug)]
@@ -39,7 +40,7 @@ struct ShareParts<N: Node> {
 struct Estate<N: Node>(OnceLock<Remains<N>>);
 
 /// The tree of a writer that has ended, and the nodes that shares may have had beside it.
-pub(super) type Remains<N> = (NodeBox<N>, Vec<Gone<N>>);
+pub(super) type Remains<N> = (NodeBox<N>, GoneList<N>);
 
 /// State core view: the shares that there are, as far as is known.
 #[derive(Debug)]
@@ -51,15 +52,16 @@ pub(super) struct Shares<N: Node> {
     /// The newest of those that have not ended, or 0: nodes that are younger only the tree has.
     newest: u64,
     /// Nodes that the last of the open ones has, and the tree has not.
-    gone: Vec<Gone<N>>,
+    gone: GoneList<N>,
     /// Nodes that nothing needs.
-    unneeded: Vec<Gone<N>>,
+    unneeded: GoneList<N>,
     /// The tree has changed since the last one.
     has_changed: bool,
     /// Which open share is looked at next.
     look_at: usize,
-    /// Shares up to this one may hold a history that takes long to free, and one of these has
-    /// ended.
+    /// Pieces of histories that the tree has lost since the last share.
+    lost_pieces: u64,
+    /// Shares up to this one may hold histories that take long to free, and one of these has ended.
     heavy_until: u64,
     is_heavy: bool,
     estate: Arc<Estate<N>>,
@@ -72,7 +74,7 @@ struct OpenShare<N: Node> {
     number: u64,
     has_ended: bool,
     /// Nodes that the one before it has, and it has not.
-    gone: Vec<Gone<N>>,
+    gone: GoneList<N>,
 }
 
 impl<N: Node> Clone for Share<N> {
@@ -109,10 +111,11 @@ impl<N: Node> Default for Shares<N> {
             open: VecDeque::new(),
             next: FIRST_SHARE,
             newest: 0,
-            gone: Vec::new(),
-            unneeded: Vec::new(),
+            gone: GoneList::default(),
+            unneeded: GoneList::default(),
             has_changed: true,
             look_at: 0,
+            lost_pieces: 0,
             heavy_until: 0,
             is_heavy: false,
             estate: Arc::default(),
@@ -128,14 +131,16 @@ impl<N: Node> Shares<N> {
         if let Some(last) = self.open.back().filter(is_last).filter(|_| !self.has_changed) {
             return Share(Arc::clone(&last.share));
         }
-        // SAFETY: nodes that a share may have are not changed, and freed when it has ended, which
-        // `look` finds out by its counter.
+        // SAFETY: all that it reaches was born up to its number. Until `look` sees by its counter
+        // that it has ended, such nodes are not changed; those that the tree has no more lie in one
+        // list each, and `end` frees none of them that an older share has too.
         let root = unsafe { root.alias() };
         let share = Arc::new(ShareParts { root, estate: Arc::clone(&self.estate) });
         let gone = std::mem::take(&mut self.gone);
         let number = self.next;
         self.open.push_back(OpenShare { share: Arc::clone(&share), number, has_ended: false, gone });
         (self.newest, self.next, self.has_changed) = (number, number + 1, false);
+        self.lost_pieces = 0;
         Share(share)
     }
 
@@ -167,9 +172,12 @@ impl<N: Node> Shares<N> {
         node.into_inner()
     }
 
-    /// The tree has lost a history that takes long to free.
-    pub(super) fn lost_heavy(&mut self) {
-        self.heavy_until = self.newest;
+    /// The tree has lost so many pieces of the memory of histories.
+    pub(super) fn lost(&mut self, pieces: u64) {
+        self.lost_pieces += pieces;
+        if self.lost_pieces > HEAVY_PIECES {
+            self.heavy_until = self.next - 1;
+        }
     }
 
     /// Looks for shares that have ended, and for nodes that only these had; at some of them, if
@@ -184,7 +192,8 @@ impl<N: Node> Shares<N> {
         }
         let newest = self.open.iter().rev().find(|open| !open.has_ended);
         self.newest = newest.map_or(0, |open| open.number);
-        let (mut at, mut nodes) = (0, SWEPT_NODES_MAX);
+        let Some(first) = self.open.iter().position(|open| open.has_ended) else { return };
+        let (mut at, mut nodes) = (first, SWEPT_NODES_MAX);
         while at < self.open.len() && nodes > 0 {
             if !self.open[at].has_ended || !self.end(at, &mut nodes) {
                 at += 1;
@@ -194,20 +203,19 @@ impl<N: Node> Shares<N> {
 
     /// Ends a share, with a look at so many nodes at most; false if there are more.
     fn end(&mut self, at: usize, nodes: &mut usize) -> bool {
+        self.is_heavy |= self.open[at].number <= self.heavy_until;
         let before = at.checked_sub(1).map(|before| self.open[before].number);
         let mut gone = std::mem::take(&mut self.open[at].gone);
         let next = self.open.get_mut(at + 1).map_or(&mut self.gone, |next| &mut next.gone);
         match before {
             None => {
                 assert!(gone.is_empty(), "{} nodes are gone since a share that is not there", gone.len());
-                if self.unneeded.is_empty() {
-                    self.unneeded = std::mem::take(next);
-                } else {
-                    self.unneeded.append(next);
-                }
+                self.unneeded.append(std::mem::take(next));
             }
             Some(before) => {
-                while let Some(node) = next.pop_if(|_| *nodes > 0) {
+                while *nodes > 0
+                    && let Some(node) = next.pop()
+                {
                     *nodes -= 1;
                     let list = if node.born > before { &mut self.unneeded } else { &mut gone };
                     list.push(node);
@@ -219,15 +227,13 @@ impl<N: Node> Shares<N> {
             return false;
         }
         *next = gone;
-        self.is_heavy |= self.open[at].number <= self.heavy_until;
         self.open.remove(at);
         true
     }
 
     /// Frees some nodes that nothing needs.
     pub(super) fn free(&mut self, nodes_max: usize) {
-        let left = self.unneeded.len().saturating_sub(nodes_max);
-        self.unneeded.truncate(left);
+        (0..nodes_max).map_while(|_| self.unneeded.pop()).for_each(drop);
     }
 
     /// It takes long to free the nodes that nothing needs.
@@ -241,7 +247,7 @@ impl<N: Node> Shares<N> {
     }
 
     /// Takes the nodes that nothing needs.
-    pub(super) fn take_unneeded(&mut self) -> Vec<Gone<N>> {
+    pub(super) fn take_unneeded(&mut self) -> GoneList<N> {
         self.is_heavy = false;
         std::mem::take(&mut self.unneeded)
     }
@@ -253,8 +259,8 @@ impl<N: Node> Shares<N> {
 
     /// Ends the writer, which had this tree: it is freed with its last share.
     pub(super) fn leave(&mut self, root: NodeBox<N>) {
-        let lists = self.open.drain(..).flat_map(|open| open.gone);
-        let gone = lists.chain(self.gone.drain(..)).collect();
+        let mut gone = std::mem::take(&mut self.gone);
+        self.open.drain(..).for_each(|open| gone.append(open.gone));
         let is_first = self.estate.0.set((root, gone)).is_ok();
         assert!(is_first, "an index has ended twice");
     }

@@ -30,11 +30,19 @@ struct Twin {
     model: Model,
     revision: i64,
     held: Vec<(SharedIndex, Model)>,
+    /// Changes are shared before they are undone.
+    shares_midway: bool,
 }
 
 impl Twin {
     fn new() -> Self {
-        Self { index: KeyIndex::new(), model: Model::new(), revision: 1, held: Vec::new() }
+        Self {
+            index: KeyIndex::new(),
+            model: Model::new(),
+            revision: 1,
+            held: Vec::new(),
+            shares_midway: false,
+        }
     }
 
     fn change(&mut self, random: &mut Random, keys: u64) {
@@ -50,6 +58,10 @@ impl Twin {
             self.model.insert(key.clone(), self.revision);
         }
         if random.one_in(5) {
+            // As a read in the middle of a transaction that fails.
+            if self.shares_midway && random.one_in(3) && self.held.len() < 20 {
+                self.held.push((self.index.share(), self.model.clone()));
+            }
             match &before {
                 Some(before) => self.model.insert(key.clone(), before.newest().revision.main),
                 None => self.model.remove(&key),
@@ -82,7 +94,7 @@ impl Twin {
 fn a_share_keeps_what_it_has_and_nothing_else_is_kept() {
     for seed in 0..if cfg!(miri) { 3 } else { 40 } {
         let mut random = Random::new(seed);
-        let mut twin = Twin::new();
+        let mut twin = Twin { shares_midway: true, ..Twin::new() };
         let keys = [40, 400, 4_000][usize::try_from(seed % 3).unwrap()];
         for _ in 0..STEPS {
             twin.step(&mut random, keys);
@@ -186,4 +198,49 @@ fn readers_of_other_threads_see_what_was_shared() {
             drop(index.take_unneeded());
         }
     });
+}
+
+/// Nodes that are gone have children that may be freed: to show what holds them must not look.
+#[test]
+fn nothing_that_is_gone_is_looked_at_to_be_shown() {
+    let mut twin = Twin::new();
+    let mut random = Random::new(2);
+    (0..300).for_each(|_| twin.change(&mut random, 400));
+    let share = twin.index.share();
+    (0..300).for_each(|_| twin.change(&mut random, 400));
+    drop(share);
+    let other = twin.index.share();
+    (0..10).for_each(|_| twin.index.look_for_unneeded());
+    let unneeded = twin.index.take_unneeded();
+    assert!(unneeded.len() > 3);
+    let shown = format!("{:?} {other:?}", twin.index);
+    drop((other, twin));
+    assert!(format!("{unneeded:?}").contains("Gone") && shown.contains("NodeBox"));
+}
+
+/// The memory that many keys lose together takes as long to free as that of one.
+#[test]
+fn histories_of_many_keys_are_heavy_together() {
+    let mut index = KeyIndex::new();
+    let mut main = 1;
+    for _ in 0..400 {
+        for number in 0..60 {
+            main += 1;
+            index.put(&key(number), Revision { main, sub: 0 });
+        }
+    }
+    let share = index.share();
+    drop(index.take_unneeded());
+    (0..60).for_each(|number| assert!(index.compact_key(&key(number), main) < 100));
+    let newer = index.share();
+    drop(share);
+    (0..100).for_each(|_| index.look_for_unneeded());
+    assert!(index.are_many_unneeded());
+    drop(index.take_unneeded());
+    index.put(&key(1), Revision { main: main + 1, sub: 0 });
+    let newest = index.share();
+    drop(newer);
+    (0..100).for_each(|_| index.look_for_unneeded());
+    assert!(!index.are_many_unneeded());
+    drop(newest);
 }
