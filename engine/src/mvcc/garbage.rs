@@ -2,9 +2,10 @@
 //!
 //! Views share what they are made of: index nodes, chunks of the tail, the map of the tree file.
 //! The parts that the store has replaced since a View was made are freed with the View, by its last
-//! holder, but for the nodes: those the store frees, when it finds that the View has ended. After a few changes that is little. After millions, or when a checkpoint has emptied the
-//! tail, freeing takes so long that a core that serves requests must not do it: then the memory is
-//! handed to a collector, if the store has one.
+//! holder, but for the nodes: those the store frees, when it finds that the View has ended. After a
+//! few changes that is little. After millions, or when a checkpoint has emptied the tail, freeing
+//! takes so long that a core that serves requests must not do it: then the memory is handed to a
+//! collector, if the store has one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
