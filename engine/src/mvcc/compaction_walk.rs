@@ -139,8 +139,8 @@ mod tests {
         (steps, lost)
     }
 
-    /// Each key's put at the compaction's revision is noted, whichever step of the walk meets it and
-    /// whatever comes behind it meanwhile.
+    /// Each key's put at the compaction's revision is noted, whichever step of the walk meets it
+    /// and whatever comes behind it meanwhile.
     #[test]
     fn a_walk_notes_the_puts_that_stay() {
         const KEYS: i64 = 2_000;
