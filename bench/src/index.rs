@@ -89,7 +89,7 @@ fn measure(keys: usize, shape: &str, lookups: u32) -> anyhow::Result<()> {
     let mut view = index.share();
     let puts = timed(|| put_all(&mut index, chosen(), &mut revision, &mut view))?;
     // As compactions leave it: one change of each key. A View of before holds what was replaced.
-    (0..keys).for_each(|number| _ = index.compact_key(&key(number), revision));
+    (0..keys).for_each(|number| index.compact_key(&key(number), revision));
     let old = index.share();
     drop(view);
     for key in (0..keys).map(key) {

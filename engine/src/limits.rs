@@ -84,7 +84,8 @@ pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
 pub const LOOK_BACK_STEPS: usize = 4;
 
 /// Changes made since a View, up to which its last holder frees by itself what they have replaced:
-/// a microsecond each, and two where they lie far apart.
+/// a microsecond each, and two where they lie far apart. Also pieces of the memory of histories
+/// that keys of the index lose between two shares, up to which its writer frees them.
 pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
@@ -100,9 +101,6 @@ pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 }
 pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
-/// Pieces of the memory of histories, of all that keys lose between two shares of the index, that
-/// are not freed beside others.
-pub(crate) const HEAVY_PIECES: u64 = 500;
 
 /// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
@@ -141,11 +139,11 @@ pub const COMPACT_WALK_KEYS_PER_STEP: usize = 40_000;
 /// Of more keys so many more that the walk has about so many steps (a quarter of a minute of
 /// checkpoints), as far as one checkpoint may go, which is as far as it goes where a caller waits.
 pub const COMPACT_WALK_STEPS: usize = 250;
+/// See [`COMPACT_WALK_STEPS`].
+pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;
 /// Bits for each key in which a walk notes the puts that stay, or up to twice as many: in each
 /// compaction about one of eight to sixteen dead records looks as if it stayed.
 pub const KEPT_PUTS_BITS_PER_KEY: u64 = 8;
-/// See [`COMPACT_WALK_STEPS`].
-pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;
 /// Newest buckets of revisions of which a walk has a table: 256 kB.
 pub const TALLY_BUCKETS_MAX: usize = 64 * 1024;
 /// Bytes of records that a compaction writes again in one checkpoint, or so many times the bytes of

@@ -210,7 +210,7 @@ fn dead_keys_and_old_revisions_cost_what_has_changed_not_what_is_there() {
     // begins.
     for number in 1..49_999 {
         let created = Revision { main: number + 2, sub: 0 };
-        index.revert_key(&key(number), Some(KeyHistory::created(created)));
+        index.replace(&key(number), Some(KeyHistory::created(created)));
     }
     for number in 0..10 {
         index.put(&key(number * 4_999), Revision { main: filled + 1 + number, sub: 0 });

@@ -347,7 +347,7 @@ impl Store {
     fn take_pass(&mut self, saved: Option<CompactionPass>) {
         let Some(mut pass) = saved else { return };
         let before = self.pass.take();
-        let mut before = before.expect("a checkpoint has compacted, and there was a compaction");
+        let before = before.expect("a checkpoint has compacted, and there was a compaction");
         assert_eq!(before.at, pass.at, "a checkpoint has compacted at another revision");
         self.trimmed = self.trimmed.max(self.saved.compacted);
         // The index is about to forget, before records go.
@@ -359,8 +359,8 @@ impl Store {
         pass.is_thorough |= before.is_thorough && pass.is_open();
         self.wants_thorough |= before.is_thorough && !pass.is_thorough;
         // They are large, and nothing else has them any more.
-        if !pass.has_kept()
-            && let Some((kept, collect)) = before.take_kept().zip(self.collector.get())
+        if pass.kept.is_none()
+            && let Some((kept, collect)) = before.kept.zip(self.collector.get())
         {
             collect(Garbage(Kind::Notes(kept)));
         }

@@ -69,6 +69,8 @@ pub(crate) struct CompactionPass {
     /// there are none.
     pub(crate) left_for_index: i64,
     stage: Stage,
+    /// Where dead records may stay: the puts that are needed, as its walk notes them. Others go.
+    pub(crate) kept: Option<Arc<KeptPuts>>,
 }
 
 /// How a compaction depends on the number of records, and on those who wait for it.
@@ -90,9 +92,8 @@ enum Stage {
     Counting { from: Revision, through: i64 },
     /// Records that keys need are counted.
     Walking(Walked),
-    /// The runs before `run` are clean, and this one before `from`. Where dead records may stay,
-    /// the puts go that are not among these.
-    Cleaning { runs: Arc<[Run]>, run: usize, from: Revision, kept: Option<Arc<KeptPuts>> },
+    /// The runs before `run` are clean, and this one before `from`.
+    Cleaning { runs: Arc<[Run]>, run: usize, from: Revision },
     /// All that it drops is gone.
     Done,
 }
@@ -156,7 +157,7 @@ impl CompactionPass {
     #[must_use]
     pub(crate) fn new(at: i64, hash: Option<CompactionHash>, is_thorough: bool, uncounted: i64) -> Self {
         let stage = Stage::Counting { from: Revision::default(), through: uncounted };
-        Self { at, hash, is_thorough, leaves_dead: false, left_for_index: 0, stage }
+        Self { at, hash, is_thorough, leaves_dead: false, left_for_index: 0, stage, kept: None }
     }
 
     /// Every record that it drops is gone.
@@ -169,24 +170,6 @@ impl CompactionPass {
     #[must_use]
     pub(crate) fn has_counted(&self) -> bool {
         !matches!(self.stage, Stage::Counting { .. })
-    }
-
-    /// The notes of its walk, which are taken from it.
-    pub(crate) fn take_kept(&mut self) -> Option<Arc<KeptPuts>> {
-        self.kept().and_then(Option::take)
-    }
-
-    /// It has notes of its walk.
-    pub(crate) fn has_kept(&mut self) -> bool {
-        self.kept().is_some_and(|kept| kept.is_some())
-    }
-
-    fn kept(&mut self) -> Option<&mut Option<Arc<KeptPuts>>> {
-        match &mut self.stage {
-            Stage::Walking(walked) => Some(&mut walked.kept),
-            Stage::Cleaning { kept, .. } => Some(kept),
-            Stage::Counting { .. } | Stage::Done => None,
-        }
     }
 
     /// It has yet to decide what it cleans.
@@ -206,21 +189,28 @@ impl CompactionPass {
         if let Stage::Counting { from, through } = self.stage {
             self.stage = count(work.base, (from, through), &mut done.counted, &mut work.txn.pauses)?;
         }
-        let may_leave = self.may_leave_dead(work.counts, work.rule);
-        if let Stage::Walking(walked) = &mut self.stage
-            && work.walk(self.at, before).step(walked, may_leave, &mut done.lost, &mut work.txn.pauses)
+        if matches!(&self.stage, Stage::Walking(walked) if walked.begins())
+            && self.may_leave_dead(work.counts, work.rule)
         {
-            let Walked { needed, kept, .. } = std::mem::take(walked);
-            let mut needed = Arc::unwrap_or_clone(needed);
+            self.kept = Some(Arc::new(KeptPuts::of(work.index.len(), self.at, &mut work.txn.pauses)));
+        }
+        if let Stage::Walking(walked) = &mut self.stage
+            && work.walk(self.at, before, self.kept.as_deref()).step(
+                walked,
+                &mut done.lost,
+                &mut work.txn.pauses,
+            )
+        {
+            let mut needed = Arc::unwrap_or_clone(std::mem::take(&mut walked.needed));
             // Those that were counted in this step are not among the counts yet.
             let mut counts = work.counts.clone();
             counts.merge(&done.counted);
             counts.align(&mut needed);
             let runs = self.plan(&counts, &needed, work.rule);
             let from = Revision { main: runs.first().map_or(0, |run| run.first), sub: 0 };
-            let kept = kept.filter(|_| self.may_leave_dead(&counts, work.rule));
-            self.leaves_dead |= kept.is_some();
-            self.stage = Stage::Cleaning { runs, run: 0, from, kept };
+            self.kept = self.kept.take().filter(|_| self.may_leave_dead(&counts, work.rule));
+            self.leaves_dead |= self.kept.is_some();
+            self.stage = Stage::Cleaning { runs, run: 0, from };
         }
         if matches!(self.stage, Stage::Cleaning { .. }) {
             self.clean(work, &mut done.counted)?;
@@ -271,7 +261,7 @@ impl CompactionPass {
     /// Removes a bounded number of the records that the compaction drops, and adds all it looks at
     /// to the hash.
     fn clean(&mut self, work: &mut CompactionWork<'_, '_>, counted: &mut RecordCounts) -> Result<()> {
-        let Stage::Cleaning { runs, run, from, kept } = &mut self.stage else { return Ok(()) };
+        let Stage::Cleaning { runs, run, from } = &mut self.stage else { return Ok(()) };
         if let Some(hash) = &mut self.hash {
             hash.begin(work.index);
         }
@@ -302,7 +292,7 @@ impl CompactionPass {
             let is_needed = key.kind == RecordKind::Tombstone
                 && key.revision.main > work.index_revision
                 && !mutants::is(Mutant::CompactionBeforeIndexSaved);
-            let is_kept = match kept {
+            let is_kept = match &self.kept {
                 Some(puts) if key.kind == RecordKind::Put && !mutants::is(Mutant::CompactedPutRemoved) => {
                     puts.may_have(key.revision)
                 }
@@ -330,15 +320,20 @@ impl CompactionPass {
         work.txn.pack(RECORDS)?;
         if *run == runs.len() {
             self.stage = Stage::Done;
+            self.kept = None;
         }
         Ok(())
     }
 }
 
 impl<'w> CompactionWork<'w, '_> {
-    fn walk(&self, at: i64, before: i64) -> Walk<'w> {
+    fn walk<'k>(&self, at: i64, before: i64, kept: Option<&'k KeptPuts>) -> Walk<'k>
+    where
+        'w: 'k,
+    {
         Walk {
             index: self.index,
+            kept,
             at,
             before,
             forgetting_max: self.records_max,

@@ -18,8 +18,6 @@ pub(crate) struct Walked {
     from: Vec<u8>,
     /// Records that keys before it need.
     pub(crate) needed: Arc<RecordCounts>,
-    /// These records, if they are wanted: those that are puts.
-    pub(crate) kept: Option<Arc<KeptPuts>>,
 }
 
 /// Keys of which a compaction drops something.
@@ -35,6 +33,8 @@ pub(crate) struct LostByKeys {
 /// A walk over the keys, a bounded number of them in each step.
 pub(crate) struct Walk<'w> {
     pub(crate) index: &'w IndexRoot,
+    /// Where the puts are noted that are needed, if they are.
+    pub(crate) kept: Option<&'w KeptPuts>,
     /// The compaction, and the one before.
     pub(crate) at: i64,
     pub(crate) before: i64,
@@ -53,20 +53,17 @@ pub(crate) fn walk_keys_max(keys: u64, is_awaited: bool) -> usize {
     step.clamp(COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX)
 }
 
+impl Walked {
+    /// It has not begun.
+    pub(crate) fn begins(&self) -> bool {
+        self.from.is_empty()
+    }
+}
+
 impl Walk<'_> {
-    /// Counts what the keys of a step need, and notes it, if that is wanted from the first step on;
-    /// true at the end of all.
-    pub(crate) fn step(
-        &self,
-        walked: &mut Walked,
-        notes_kept: bool,
-        lost: &mut LostByKeys,
-        pauses: &mut Pauses,
-    ) -> bool {
-        let Walked { from, needed, kept: noted } = walked;
-        if notes_kept && from.is_empty() && noted.is_none() {
-            *noted = Some(Arc::new(KeptPuts::of(self.index.len(), self.at, pauses)));
-        }
+    /// Counts what the keys of a step need; true at the end of all.
+    pub(crate) fn step(&self, walked: &mut Walked, lost: &mut LostByKeys, pauses: &mut Pauses) -> bool {
+        let Walked { from, needed } = walked;
         let (mut bytes, mut tally) = (0, Tally::of(Arc::make_mut(needed), self.at));
         for (number, (key, history)) in self.index.entries_from(from).enumerate() {
             let is_enough = lost.forgetting.len() >= self.forgetting_max || bytes >= COMPACT_BYTES_PER_STEP;
@@ -78,7 +75,7 @@ impl Walk<'_> {
             let kept = history.at(self.at);
             if let Some(kept) = kept {
                 tally.add(kept.modified.main);
-                noted.iter().for_each(|puts| puts.add(kept.modified));
+                self.kept.iter().for_each(|puts| puts.add(kept.modified));
             }
             // Of one whose loss the compaction before has seen nothing more is lost.
             if history.loses_within(self.before) || !history.loses_beside(self.at, kept) {
@@ -121,6 +118,7 @@ mod tests {
         let all = keys.map(|key| index.set(&key, history.clone())).count() as u64;
         let walk = Walk {
             index: index.root(),
+            kept: None,
             at: 1 + puts,
             before,
             forgetting_max: COMPACT_RECORDS_PER_STEP,
@@ -131,7 +129,7 @@ mod tests {
         let mut is_over = false;
         while !is_over {
             let mut done = LostByKeys::default();
-            is_over = walk.step(&mut walked, true, &mut done, &mut Pauses::default());
+            is_over = walk.step(&mut walked, &mut done, &mut Pauses::default());
             steps.push(done.forgetting.len());
             lost += done.keys;
         }
@@ -150,16 +148,18 @@ mod tests {
         (0..2 * KEYS).for_each(|put| _ = index.put(&key(put * 7 % KEYS), revision(2 + put)));
         let (mut walked, mut is_over, mut main) = (Walked::default(), false, 2 * KEYS + 1);
         let at = main;
+        let kept = KeptPuts::of(KEYS.unsigned_abs(), at, &mut Pauses::default());
         while !is_over {
             let walk = Walk {
                 index: index.root(),
+                kept: Some(&kept),
                 at,
                 before: 0,
                 forgetting_max: COMPACT_RECORDS_PER_STEP,
                 keys_max: 30,
                 key_bytes_max: 100,
             };
-            is_over = walk.step(&mut walked, true, &mut LostByKeys::default(), &mut Pauses::default());
+            is_over = walk.step(&mut walked, &mut LostByKeys::default(), &mut Pauses::default());
             for put in 0..100 {
                 main += 1;
                 match put % 3 {
@@ -168,7 +168,6 @@ mod tests {
                 }
             }
         }
-        let kept = walked.kept.unwrap();
         assert!((KEYS..2 * KEYS).all(|put| kept.may_have(revision(2 + put))));
         let looking = (0..KEYS).filter(|put| kept.may_have(revision(2 + put))).count();
         assert!(looking < 400, "{looking} of the puts before them look kept");

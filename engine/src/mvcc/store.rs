@@ -217,9 +217,7 @@ impl Store {
                 break;
             }
             let Some(key) = self.to_compact.pop_front() else { return false };
-            let forgotten = self.index.compact_key(&key, at);
-            self.replaced.count_many(forgotten);
-            self.replaced.count(key.len());
+            self.index.compact_key(&key, at);
             bytes += key.len();
         }
         !self.to_compact.is_empty()

@@ -14,8 +14,9 @@ use crate::snapshot::Snapshot;
 
 /// An immutable state of the whole store; clones share it and may go to any thread. It keeps the
 /// pages, records and index nodes it refers to, so hold one for a request, not for an hour. The
-/// drop of the last clone frees what is left of it, if that is little; see
-/// [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage).
+/// drop of the last clone frees what is left of it, if that is little, but for nodes of the index;
+/// see [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage) and
+/// [`Store::free_unneeded`](crate::mvcc::Store::free_unneeded).
 #[derive(Debug, Clone)]
 pub struct View(Arc<ViewParts>);
 

@@ -165,7 +165,7 @@ impl Txn<'_> {
         if self.sub > 0 {
             let undo = self.undo.expect("only a revertible transaction is reverted");
             for (key, before) in undo.keys.into_iter().rev() {
-                self.store.index.revert_key(&key, before);
+                self.store.index.replace(&key, before);
             }
             self.store.unsaved_bytes = undo.unsaved_bytes;
             self.store.records_since_index = undo.records_since_index;

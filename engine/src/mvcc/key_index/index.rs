@@ -1,4 +1,4 @@
-//! The index as a whole: the writer changes it, and readers hold its roots.
+//! The index as a whole: the writer changes it, and readers hold shares of it.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -134,20 +134,10 @@ impl KeyIndex {
         self.forgotten
     }
 
-    /// Gives a key the history that it had before it was changed, or none.
-    pub fn revert_key(&mut self, key: &[u8], before: Option<KeyHistory>) {
-        match before {
-            Some(before) => self.set(key, before),
-            None => self.remove(key),
-        }
-    }
-
     /// A put of `key` at `revision`, which must be above all others of that key.
     pub fn put(&mut self, key: &[u8], revision: Revision) -> PutResult {
         let (mut previous, mut current, forgotten) = (None, None, self.forgotten);
-        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |history: Option<
-            &mut KeyHistory,
-        >| {
+        self.update(key, |history| {
             let history = match history {
                 Some(history) => {
                     previous = history.newest().live();
@@ -161,7 +151,6 @@ impl KeyIndex {
             current = history.newest().live();
             Some(history)
         });
-        self.grow(split);
         let meta = current.expect("a put key is live");
         PutResult { meta, previous }
     }
@@ -169,14 +158,13 @@ impl KeyIndex {
     /// A put as its record describes it, where the change before it may be gone; it must be above
     /// all others of that key.
     pub fn put_as_recorded(&mut self, key: &[u8], put: KeyMeta) {
-        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |history| match history {
+        self.update(key, |history| match history {
             Some(history) => {
                 history.put_as_recorded(put);
                 None
             }
             None => Some(KeyHistory::recorded(put)),
         });
-        self.grow(split);
     }
 
     /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing
@@ -184,7 +172,7 @@ impl KeyIndex {
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
         let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
         let forgotten = self.forgotten;
-        node::update(&mut self.shares, &mut self.root.node, key, &mut |history| {
+        self.update(key, |history| {
             let history = history.expect("the key was found");
             history.forget_within(forgotten);
             let deleted = history.delete(revision);
@@ -194,39 +182,45 @@ impl KeyIndex {
         Some(previous)
     }
 
-    /// Drops the changes of one key that a compaction at `at` makes unreadable. Returns in how many
-    /// pieces of memory they lay, 0 if nothing was dropped.
-    pub fn compact_key(&mut self, key: &[u8], at: i64) -> u64 {
-        let Some(history) = self.root.history(key) else { return 0 };
+    /// Drops the changes of one key that a compaction at `at` makes unreadable.
+    pub fn compact_key(&mut self, key: &[u8], at: i64) {
+        let Some(history) = self.root.history(key) else { return };
         if history.oldest().revision.main > at
             || history.change_at(at) == Some(history.oldest()) && history.at(at).is_some()
         {
-            return 0; // the oldest change is the one to keep
+            return; // the oldest change is the one to keep
         }
         let (pieces, compacted) = (history.pieces(), history.compacted(at));
         let left = compacted.as_ref().map_or(0, KeyHistory::pieces);
-        match compacted {
-            Some(compacted) => self.set(key, compacted),
-            None => self.remove(key),
-        }
+        self.replace(key, compacted);
         self.shares.lost(pieces - left);
-        1 + pieces - left
     }
 
-    fn remove(&mut self, key: &[u8]) {
-        node::remove(&mut self.shares, &mut self.root.node, key);
-        self.shrink();
+    /// Gives a key this history in place of its own, or none, as to take back its changes.
+    pub fn replace(&mut self, key: &[u8], history: Option<KeyHistory>) {
+        match history {
+            Some(history) => self.set(key, history),
+            None => {
+                node::remove(&mut self.shares, &mut self.root.node, key);
+                self.shrink();
+            }
+        }
     }
 
     /// Sets a key's whole history, as when the index is loaded.
     pub fn set(&mut self, key: &[u8], history: KeyHistory) {
-        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut |old| match old {
+        self.update(key, |old| match old {
             Some(old) => {
                 *old = history.clone();
                 None
             }
             None => Some(history.clone()),
         });
+    }
+
+    /// Has `change` change a key's history, or make one where it has none.
+    fn update(&mut self, key: &[u8], mut change: impl FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>) {
+        let split = node::update(&mut self.shares, &mut self.root.node, key, &mut change);
         self.grow(split);
     }
 

@@ -1,10 +1,11 @@
 //! The key index: every key's history, in key order, in memory.
 //!
-//! A copy-on-write B+tree. The state core owns the [`KeyIndex`] and changes it; [`KeyIndex::root`]
-//! hands out an immutable [`IndexRoot`] at the cost of one reference count, and a later change
-//! copies only the nodes on its path (those a root still holds). Each branch keeps how many keys
-//! below each child are live and when the last of them changed, so counting a range takes two walks
-//! down the tree, and at an old revision one walk of what has changed since.
+//! A copy-on-write B+tree. The state core owns the [`KeyIndex`] and changes it;
+//! [`KeyIndex::share`] hands out an immutable [`SharedIndex`] at the cost of one reference count,
+//! and a later change copies only the nodes on its path (those a share may still have). Each
+//! branch keeps how many keys below each child are live and when the last of them changed, so
+//! counting a range takes two walks down the tree, and at an old revision one walk of what has
+//! changed since.
 
 mod build;
 mod count;

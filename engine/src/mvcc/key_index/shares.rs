@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, OnceLock};
 
-use crate::limits::{FREED_NODES_MAX, HEAVY_PIECES, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
+use crate::limits::{FREED_AT_ONCE_CHANGES, FREED_NODES_MAX, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
 use crate::mvcc::key_index::gone_list::GoneList;
 use crate::mvcc::key_index::node_box::{FIRST_SHARE, Node, NodeBox};
 
@@ -149,33 +149,31 @@ impl<N: Node> Shares<N> {
         self.next
     }
 
-    fn may_have(&self, node: &NodeBox<N>) -> bool {
-        node.born() <= self.newest
+    /// Puts a copy in the place of a node that a share may have: the tree is about to change there.
+    fn own(&mut self, node: &mut NodeBox<N>) {
+        self.has_changed = true;
+        if node.born() <= self.newest {
+            self.gone.push(node.replace(self.next));
+        }
     }
 
     /// The node, or a copy in its place, to be changed.
     pub(super) fn make_mut<'n>(&mut self, node: &'n mut NodeBox<N>) -> &'n mut N {
-        self.has_changed = true;
-        if self.may_have(node) {
-            self.gone.push(node.replace(self.next));
-        }
+        self.own(node);
         // SAFETY: it is younger than every share that has not ended.
         unsafe { node.as_mut() }
     }
 
     /// The node without its box.
     pub(super) fn take(&mut self, mut node: NodeBox<N>) -> N {
-        self.has_changed = true;
-        if self.may_have(&node) {
-            self.gone.push(node.replace(self.next));
-        }
+        self.own(&mut node);
         node.into_inner()
     }
 
     /// The tree has lost so many pieces of the memory of histories.
     pub(super) fn lost(&mut self, pieces: u64) {
         self.lost_pieces += pieces;
-        if self.lost_pieces > HEAVY_PIECES {
+        if self.lost_pieces > FREED_AT_ONCE_CHANGES {
             self.heavy_until = self.next - 1;
         }
     }
