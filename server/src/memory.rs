@@ -14,7 +14,7 @@ pub fn without_huge_pages() {
 /// From now on the allocator goes through all pages of a thread's heap a hundred times less often.
 /// It does so every 10,000 allocations that find no free place at once, to free what is empty; with
 /// ten million keys each time is half a millisecond of the core that has them, forty times a second
-/// under a load of puts, and ten times as long with a hundred million. Another number that the
+/// under a load of puts (decision 0022). Another number that the
 /// environment has set (`MIMALLOC_GENERIC_COLLECT`) stays.
 pub fn with_rare_collections() {
     // SAFETY: the option is read; one that is not there is 0.
