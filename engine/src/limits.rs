@@ -34,8 +34,10 @@ pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Addresses for a file: at least so many bytes, and so many times its length, so that a file that
-/// grows is seldom mapped anew. Addresses take no memory.
-pub const MAP_BYTES_MIN: u64 = 1 << 30;
+/// grows is hardly ever mapped anew: the core that drops the last View of the map before takes
+/// 40 ms to unmap 4 GiB of it, and all readers fault again. Addresses take no memory, and of the
+/// 128 TiB that a process has (512 GiB on some machines) these are a small part.
+pub const MAP_BYTES_MIN: u64 = 128 << 30;
 /// See [`MAP_BYTES_MIN`].
 pub const MAP_GROWTH: u64 = 4;
 
@@ -101,7 +103,6 @@ pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 }
 pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
-
 /// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
 /// Such a pause.

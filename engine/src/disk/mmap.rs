@@ -163,8 +163,11 @@ impl Disk for MmapDisk {
         let mapped = match current.as_ref().filter(|mapped| mapped.covers(len)) {
             Some(mapped) => Arc::clone(mapped),
             None => {
-                // Without the address space for it (`ulimit -v`) the file is mapped as it is.
-                let mapped = self.map_addresses(addresses_for(len)).or_else(|_| self.map_addresses(len));
+                // Where there is no address space for it (`ulimit -v`), with less room to grow.
+                let mapped = addresses_for(len)
+                    .into_iter()
+                    .find_map(|bytes| self.map_addresses(bytes).ok())
+                    .map_or_else(|| self.map_addresses(len), Ok);
                 Arc::clone(current.insert(self.checked("mapping", mapped)?))
             }
         };
@@ -177,11 +180,12 @@ impl Disk for MmapDisk {
     }
 }
 
-/// Bytes of address space for a file of this length. A map that is made anew costs each reader the
-/// faults of all its pages again, so that is to happen a few times in a file's life; addresses cost
-/// nothing.
-fn addresses_for(len: u64) -> u64 {
-    len.saturating_mul(MAP_GROWTH).max(MAP_BYTES_MIN)
+/// Bytes of address space for a file of this length, the most first. A map that is made anew costs
+/// each reader the faults of all its pages again, so that is to happen a few times in a file's life;
+/// addresses cost nothing.
+fn addresses_for(len: u64) -> [u64; 2] {
+    let grown = len.saturating_mul(MAP_GROWTH);
+    [grown.max(MAP_BYTES_MIN), grown]
 }
 
 #[cfg(test)]
