@@ -103,6 +103,12 @@ pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 }
 pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
+/// Boxes of freed nodes that the writer keeps for copies, 64 B each.
+pub(crate) const SPARE_NODES_MAX: usize = 1_024;
+/// Rows of freed leaves of each length that it keeps, and rows of branches: less than a mebibyte
+/// where they are of all lengths.
+pub(crate) const SPARE_ROWS_MAX: usize = 32;
+
 /// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
 /// Such a pause.

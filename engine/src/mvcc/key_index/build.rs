@@ -7,6 +7,7 @@ use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::node::{Child, FANOUT, IndexNode, NewChild, NodeBox};
 use crate::mvcc::key_index::node_box::FIRST_SHARE;
 use crate::mvcc::key_index::row::Row;
+use crate::mvcc::key_index::totals::Totals;
 
 /// An index that is built of keys in order, from the leaves up.
 #[derive(Debug, Default)]
@@ -38,7 +39,7 @@ impl<'k> IndexBuilder<'k> {
         self.keys.clear();
         let leaf = leaf?;
         let first = key_behind(&self.leaves, leaf.key_ref(0))?;
-        self.leaves.push(NewChild { first, child: Child::of(IndexNode::Leaf(leaf), FIRST_SHARE) });
+        self.leaves.push(NewChild::of(first, IndexNode::Leaf(leaf), FIRST_SHARE));
         Some(())
     }
 
@@ -60,7 +61,7 @@ impl<'k> IndexBuilder<'k> {
 /// if it does not follow their keys.
 fn key_behind(level: &[NewChild], begin: KeyRef<'_>) -> Option<Key> {
     let Some(before) = level.last() else { return Some(Key::default()) };
-    let last = before.child.node.last_key()?;
+    let last = before.node.last_key()?;
     (last.key() < begin.key()).then(|| between(last.key(), begin))
 }
 
@@ -71,17 +72,19 @@ pub(super) fn above_all(mut level: Vec<NewChild>) -> IndexNode {
         level = Vec::new();
         loop {
             let (mut keys, mut children) = (Vec::new(), Vec::with_capacity(FANOUT));
-            for NewChild { first, child } in parts.by_ref().take(FANOUT) {
-                keys.push(first);
-                children.push(child);
+            let mut totals = Totals::default();
+            for part in parts.by_ref().take(FANOUT) {
+                totals.add_all(part.totals);
+                keys.push(part.first);
+                children.push(Child { node: part.node, live: part.totals.live });
             }
             let Some(first) = keys.first().cloned() else { break };
-            let branch = Row::new(children, keys.iter().map(KeyRef::Own));
-            level.push(NewChild { first, child: Child::of(IndexNode::Branch(branch), FIRST_SHARE) });
+            let branch = Row::with_totals(children, keys.iter().map(KeyRef::Own), totals);
+            level.push(NewChild::of(first, IndexNode::Branch(branch), FIRST_SHARE));
         }
     }
     match level.pop() {
-        Some(root) => root.child.node.into_inner(),
+        Some(root) => root.node.into_inner(),
         None => IndexNode::default(),
     }
 }
@@ -91,8 +94,7 @@ pub(super) fn add_tree(tree: NodeBox, leaves: &mut Vec<NewChild>) -> Option<()> 
     if tree.len() > 0 {
         let first = key_behind(leaves, tree.first_key()?)?;
         let branches = tree.branches_above_leaves();
-        let child = Child { totals: tree.totals(), node: tree };
-        take_leaves(NewChild { first, child }, branches, leaves);
+        take_leaves(NewChild { first, totals: *tree.totals(), node: tree }, branches, leaves);
     }
     Some(())
 }
@@ -100,30 +102,30 @@ pub(super) fn add_tree(tree: NodeBox, leaves: &mut Vec<NewChild>) -> Option<()> 
 /// Adds leaves that follow each other behind others; none if their keys do not follow theirs.
 pub(super) fn add_leaves(mut more: Vec<NewChild>, leaves: &mut Vec<NewChild>) -> Option<()> {
     if let Some(first) = more.first_mut() {
-        first.first = key_behind(leaves, first.child.node.first_key()?)?;
+        first.first = key_behind(leaves, first.node.first_key()?)?;
     }
     leaves.append(&mut more);
     Some(())
 }
 
 /// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
-/// have, and touches none of them: they are most of the memory of an index. Those that have lost
+/// have; only the totals of each are looked at: leaves are most of the memory of an index. Those that have lost
 /// all of their keys are left out: a branch that has others too would have them at its end, where
 /// nothing tells what comes behind.
 fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
-    if tree.child.totals.len == 0 {
+    if tree.totals.len == 0 {
         return;
     }
     if branches == 0 {
         return leaves.push(tree);
     }
-    let NewChild { first, child } = tree;
-    let IndexNode::Branch(children) = child.node.into_inner() else {
+    let NewChild { first, node, .. } = tree;
+    let IndexNode::Branch(children) = node.into_inner() else {
         unreachable!("all leaves of a tree lie below as many branches");
     };
     // The first key of a branch says nothing; that of the branch itself does.
     let others: Vec<Key> = (1..children.len()).map(|at| children.key_ref(at).to_key()).collect();
-    for (first, child) in std::iter::once(first).chain(others).zip(children.into_items()) {
-        take_leaves(NewChild { first, child }, branches - 1, leaves);
+    for (first, Child { node, .. }) in std::iter::once(first).chain(others).zip(children.into_items()) {
+        take_leaves(NewChild { first, totals: *node.totals(), node }, branches - 1, leaves);
     }
 }

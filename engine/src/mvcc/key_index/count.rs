@@ -48,7 +48,7 @@ impl<'i> Counting<'i> {
         let mut looked_at = 0;
         for (child, part) in part.children(self.range) {
             looked_at += 1;
-            match child.count_at(self.at).filter(|_| part.is_whole()) {
+            match child.totals().count_at(self.at).filter(|_| part.is_whole()) {
                 Some(live) => self.count += live,
                 None => self.parts.push(part),
             }

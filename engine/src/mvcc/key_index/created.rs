@@ -10,7 +10,8 @@ use std::collections::BinaryHeap;
 
 use crate::key_parts::KeyParts;
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::node::{Child, IndexNode, Subtree};
+use crate::mvcc::key_index::node::{IndexNode, Subtree};
+use crate::mvcc::key_index::totals::Totals;
 use crate::mvcc::key_range::KeyRange;
 
 /// The key that is wanted, of those that exist now.
@@ -43,12 +44,12 @@ impl Created {
         }
     }
 
-    /// The bound of the ranks of all keys below a child, if any of them may have one.
-    fn rank_below(self, child: &Child) -> Option<i64> {
-        let oldest = child.oldest()?;
+    /// The bound of the ranks of all keys with these totals, if any of them may have one.
+    fn rank_below(self, totals: &Totals) -> Option<i64> {
+        let oldest = totals.oldest()?;
         match self {
             Self::First => Some(-oldest),
-            Self::LastBefore(revision) => (oldest < revision).then_some(child.newest().min(revision - 1)),
+            Self::LastBefore(revision) => (oldest < revision).then_some(totals.newest.min(revision - 1)),
         }
     }
 }
@@ -90,7 +91,7 @@ impl<'i> CreatedSearch<'i> {
             let mut children = 0;
             for (child, part) in part.children(self.range) {
                 children += 1;
-                if let Some(rank) = self.wanted.rank_below(child) {
+                if let Some(rank) = self.wanted.rank_below(child.totals()) {
                     self.open(rank, part);
                 }
             }

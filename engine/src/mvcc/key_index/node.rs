@@ -2,11 +2,12 @@
 
 use crate::key_parts::KeyParts;
 use crate::limits::LOOK_BACK_STEPS;
-use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
+use crate::mvcc::key_history::{KeyChange, KeyHistory};
 use crate::mvcc::key_index::keys::{Key, KeyRef, between};
 use crate::mvcc::key_index::node_box::{self, Node};
-use crate::mvcc::key_index::row::{Item, Row};
+use crate::mvcc::key_index::row::{Item, Row, SpareRows};
 use crate::mvcc::key_index::shares;
+use crate::mvcc::key_index::totals::{KeyUpdate, Totals};
 use crate::mvcc::key_range::KeyRange;
 use crate::pauses::Pauses;
 
@@ -23,8 +24,8 @@ pub(super) enum IndexNode {
     Branch(Row<Child>),
 }
 
-/// With its number it is a line of the processor's caches.
-const _: () = assert!(size_of::<IndexNode>() == 48);
+/// There is one for each 22 keys or so.
+const _: () = assert!(size_of::<IndexNode>() == 80);
 
 /// The owner of a node.
 pub(super) type NodeBox = node_box::NodeBox<IndexNode>;
@@ -37,12 +38,14 @@ pub(super) struct IndexEntry<'i> {
     pub(super) history: &'i KeyHistory,
 }
 
-/// A child of a branch, with the totals of all keys below it. Its key in the branch is one that no
-/// key below is smaller than, and all keys before are; that of the first child says nothing.
+/// A child of a branch. Its key in the branch is one that no key below is smaller than, and all keys
+/// before are; that of the first child says nothing. A branch is copied for each change below it, so
+/// that of the child's totals only what a count adds up is there: the others lie in the child.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) node: NodeBox,
-    pub(super) totals: Totals,
+    /// Live keys below.
+    pub(super) live: u64,
 }
 
 /// A node that becomes the child of a branch, behind others.
@@ -50,33 +53,9 @@ pub(super) struct Child {
 pub(super) struct NewChild {
     /// Its key in the branch.
     pub(super) first: Key,
-    pub(super) child: Child,
-}
-
-/// Counts and revisions over all keys below a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Totals {
-    /// Live keys.
-    pub(super) live: u64,
-    /// Keys, dead ones included.
-    pub(super) len: u64,
-    /// Revision of the last change.
-    pub(super) newest: i64,
-    /// When the first of its live keys was created.
-    oldest: i64,
-}
-
-impl Default for Totals {
-    fn default() -> Self {
-        Self { live: 0, len: 0, newest: 0, oldest: i64::MAX }
-    }
-}
-
-/// The last change of a key, before and after it was updated; none before if the key is new.
-#[derive(Debug, Clone, Copy)]
-struct KeyUpdate {
-    before: Option<KeyChange>,
-    after: KeyChange,
+    pub(super) node: NodeBox,
+    /// As they are in the node: known without a look at it.
+    pub(super) totals: Totals,
 }
 
 /// A subtree, of which a range may cover all.
@@ -88,48 +67,37 @@ pub(super) struct Subtree<'i> {
     ends: bool,
 }
 
-impl Totals {
-    /// Follows the update of a key without a look at the others; false where that would not do, and
-    /// nothing is changed.
-    fn follow(&mut self, update: KeyUpdate) -> bool {
-        let KeyUpdate { before, after } = update;
-        let (was, is) = (before.and_then(|before| before.live()), after.live());
-        let created = |meta: Option<KeyMeta>| meta.map(|meta| meta.create_revision);
-        // The oldest key may have gone, or the newest change.
-        let is_oldest = was.is_some_and(|was| was.create_revision <= self.oldest);
-        if is_oldest && created(was) != created(is)
-            || before.is_some_and(|before| after.revision.main < before.revision.main)
-        {
-            return false;
-        }
-        self.live = self.live + u64::from(is.is_some()) - u64::from(was.is_some());
-        self.len += u64::from(before.is_none());
-        self.newest = self.newest.max(after.revision.main);
-        self.oldest = self.oldest.min(created(is).unwrap_or(i64::MAX));
-        true
-    }
-}
-
 /// Frees a node and those below it.
 pub(super) fn free(node: NodeBox, pauses: &mut Pauses) {
     pauses.count(1);
-    node.into_inner().take_off_children(|child| free(child, pauses));
+    node.into_inner().take_off_children(|child| free(child, pauses), None);
 }
 
 // SAFETY: the children are those of the row, which has no other owners of nodes.
 unsafe impl Node for IndexNode {
-    fn copy(&self, second: impl Fn(&NodeBox) -> NodeBox) -> Self {
+    type SpareRows = (SpareRows<KeyHistory>, SpareRows<Child>);
+
+    fn copy(&self, second: impl Fn(&NodeBox) -> NodeBox, (leaves, branches): &mut Self::SpareRows) -> Self {
         match self {
-            Self::Leaf(entries) => Self::Leaf(entries.copy(Clone::clone)),
+            Self::Leaf(entries) => Self::Leaf(entries.copy(Clone::clone, leaves)),
             Self::Branch(children) => {
-                Self::Branch(children.copy(|child| Child { node: second(&child.node), totals: child.totals }))
+                let copy = |child: &Child| Child { node: second(&child.node), live: child.live };
+                Self::Branch(children.copy(copy, branches))
             }
         }
     }
 
-    fn take_off_children(self, mut take: impl FnMut(NodeBox)) {
-        if let Self::Branch(children) = self {
-            children.into_items().into_iter().for_each(|child| take(child.node));
+    fn take_off_children(self, mut take: impl FnMut(NodeBox), spare: Option<&mut Self::SpareRows>) {
+        match (self, spare) {
+            (Self::Leaf(entries), Some((leaves, _))) => leaves.keep(entries.into_items()),
+            (Self::Leaf(_), None) => {}
+            (Self::Branch(children), spare) => {
+                let mut children = children.into_items();
+                children.drain(..).for_each(|child| take(child.node));
+                if let Some((_, branches)) = spare {
+                    branches.keep(children);
+                }
+            }
         }
     }
 }
@@ -141,42 +109,19 @@ impl Default for IndexNode {
 }
 
 impl Child {
-    /// A child that shares with this number or a higher one may have.
-    pub(super) fn of(node: IndexNode, born: u64) -> Self {
-        Self { totals: node.totals(), node: NodeBox::new(node, born) }
+    pub(super) fn of(node: NodeBox) -> Self {
+        Self { live: node.totals().live, node }
     }
 
-    fn recount(&mut self) {
-        self.totals = self.node.totals();
+    pub(super) fn totals(&self) -> &Totals {
+        self.node.totals()
     }
+}
 
-    /// Counts the update of a key below: a look at all of a node's items for each would be most of
-    /// what it costs.
-    fn count(&mut self, update: Option<KeyUpdate>) {
-        if update.is_none_or(|update| !self.totals.follow(update)) {
-            self.recount();
-        }
-        debug_assert_eq!(self.totals, self.node.totals(), "the totals do not follow {update:?}");
-    }
-
-    /// How many of its keys exist at a revision, if that can be said without a look at them.
-    pub(super) fn count_at(&self, at: i64) -> Option<u64> {
-        (self.totals.newest <= at).then_some(self.totals.live)
-    }
-
-    /// When the first of its live keys was created, if there are any.
-    pub(super) fn oldest(&self) -> Option<i64> {
-        (self.totals.live > 0).then_some(self.totals.oldest)
-    }
-
-    /// When any of its keys changed last.
-    pub(super) fn newest(&self) -> i64 {
-        self.totals.newest
-    }
-
-    /// None of its keys exists at a revision, as far as can be said without a look at them.
-    pub(super) fn has_nothing_at(&self, at: i64) -> bool {
-        self.totals.live == 0 && self.totals.newest <= at
+impl NewChild {
+    /// A node that shares with this number or a higher one may have, with its key.
+    pub(super) fn of(first: Key, node: IndexNode, born: u64) -> Self {
+        Self { first, totals: *node.totals(), node: NodeBox::new(node, born) }
     }
 }
 
@@ -222,10 +167,18 @@ impl<'i> Subtree<'i> {
 
 impl Item for KeyHistory {
     const UNSEARCHED: usize = 0;
+
+    fn add_to(&self, totals: &mut Totals) {
+        totals.add(self);
+    }
 }
 
 impl Item for Child {
     const UNSEARCHED: usize = 1;
+
+    fn add_to(&self, totals: &mut Totals) {
+        totals.add_all(*self.totals());
+    }
 }
 
 impl Row<KeyHistory> {
@@ -250,13 +203,12 @@ impl IndexEntry<'_> {
 
 impl IndexNode {
     pub(super) fn above(left: NodeBox, right: NewChild) -> Self {
-        let NewChild { first, child } = right;
         debug_assert!(
-            left.last_key().is_none_or(|last| last.key() < first[..]),
+            left.last_key().is_none_or(|last| last.key() < right.first[..]),
             "the halves of a root are out of order"
         );
-        let left = Child { totals: left.totals(), node: left };
-        Self::Branch(Row::new(vec![left, child], [KeyRef::bytes(&[]), KeyRef::Own(&first)].into_iter()))
+        let keys = [KeyRef::bytes(&[]), KeyRef::Own(&right.first)];
+        Self::Branch(Row::new(vec![Child::of(left), Child::of(right.node)], keys.into_iter()))
     }
 
     pub(super) fn branches_above_leaves(&self) -> usize {
@@ -271,7 +223,7 @@ impl IndexNode {
     pub(super) fn first_key(&self) -> Option<KeyRef<'_>> {
         let mut node = self;
         while let Self::Branch(children) = node {
-            node = &children.iter().find(|child| child.totals.len > 0)?.node;
+            node = &children.iter().find(|child| child.totals().len > 0)?.node;
         }
         let Self::Leaf(entries) = node else { return None };
         (!entries.is_empty()).then(|| entries.key_ref(0))
@@ -321,31 +273,11 @@ impl IndexNode {
         self.totals().len
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        let mut all = Totals::default();
+    pub(super) fn totals(&self) -> &Totals {
         match self {
-            Self::Leaf(entries) => {
-                for history in entries.iter() {
-                    let newest = history.newest();
-                    if let Some(meta) = newest.live() {
-                        all.live += 1;
-                        all.oldest = all.oldest.min(meta.create_revision);
-                    }
-                    all.newest = all.newest.max(newest.revision.main);
-                }
-                all.len = entries.len() as u64;
-            }
-            Self::Branch(children) => {
-                for Child { totals, .. } in children.iter() {
-                    all.live += totals.live;
-                    all.len += totals.len;
-                    all.newest = all.newest.max(totals.newest);
-                    all.oldest = all.oldest.min(totals.oldest);
-                }
-            }
+            Self::Leaf(entries) => entries.totals(),
+            Self::Branch(children) => children.totals(),
         }
-        debug_assert!(all.live <= all.len, "{} of {} keys are live", all.live, all.len);
-        all
     }
 
     /// Live keys below `key`.
@@ -356,7 +288,7 @@ impl IndexNode {
             match node {
                 Self::Branch(children) => {
                     let at = Self::covering(children, key);
-                    before += children[..at].iter().map(|child| child.totals.live).sum::<u64>();
+                    before += children[..at].iter().map(|child| child.live).sum::<u64>();
                     node = &children[at].node;
                 }
                 Self::Leaf(entries) => {
@@ -403,7 +335,7 @@ impl IndexNode {
             Self::Leaf(entries) => Self::Leaf(entries.split(at)),
             Self::Branch(children) => Self::Branch(children.split(at)),
         };
-        Some(NewChild { first, child: Child::of(right, born) })
+        Some(NewChild::of(first, right, born))
     }
 }
 
@@ -434,44 +366,55 @@ fn update_below(
                 let history = &mut entries[at];
                 let before = Some(history.newest());
                 let added = change(Some(history));
-                *done = Some(KeyUpdate { before, after: history.newest() });
                 assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
+                let update = KeyUpdate { before, after: history.newest() };
+                entries.count(update);
+                *done = Some(update);
                 return None;
             }
             let history = change(None)?;
-            *done = Some(KeyUpdate { before: None, after: history.newest() });
+            let update = KeyUpdate { before: None, after: history.newest() };
             entries.insert(at, KeyRef::bytes(key), history);
+            entries.count(update);
+            *done = Some(update);
             node.divide(at, shares.next())
         }
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
             let right = update_below(shares, &mut child.node, key, change, done);
-            // A node that was divided is another one.
-            child.count(done.filter(|_| right.is_none()));
-            let NewChild { first, child } = right?;
-            children.insert(at + 1, KeyRef::Own(&first), child);
+            child.live = child.totals().live;
+            if let Some(NewChild { first, node: right, .. }) = right {
+                children.insert(at + 1, KeyRef::Own(&first), Child::of(right));
+            }
+            if let Some(update) = *done {
+                children.count(update);
+            }
             node.divide(at + 1, shares.next())
         }
     }
 }
 
-/// Removes a key with its history.
-pub(super) fn remove(shares: &mut Shares, node: &mut NodeBox, key: &[u8]) {
+/// Removes a key with its history; returns its last change, if it was there.
+pub(super) fn remove(shares: &mut Shares, node: &mut NodeBox, key: &[u8]) -> Option<KeyChange> {
     match shares.make_mut(node) {
         IndexNode::Leaf(entries) => {
-            if let Some(at) = entries.find(key) {
-                entries.remove(at);
-            }
+            let at = entries.find(key)?;
+            let last = entries.remove(at).newest();
+            entries.count_end(last);
+            Some(last)
         }
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
-            remove(shares, &mut child.node, key);
-            child.recount();
-            if child.node.width() < THIN && children.len() > 1 {
+            let last = remove(shares, &mut child.node, key)?;
+            child.live = child.totals().live;
+            let is_thin = child.node.width() < THIN;
+            children.count_end(last);
+            if is_thin && children.len() > 1 {
                 join(shares, children, if at + 1 < children.len() { at } else { at - 1 });
             }
+            Some(last)
         }
     }
 }
@@ -491,7 +434,7 @@ fn join(shares: &mut Shares, children: &mut Row<Child>, at: usize) {
         (IndexNode::Branch(parts), IndexNode::Branch(more)) => parts.extend(more, Some(KeyRef::Own(&first))),
         _ => unreachable!("children of one branch are of one kind"),
     }
-    left.recount();
+    left.live = left.totals().live;
     let width = left.node.width();
     assert!(width <= FANOUT, "two nodes were joined to one of {width}");
 }

@@ -10,9 +10,11 @@
 //! A panic in the middle of a change may free nodes that a share has: a process that goes on behind
 //! one must not read its shares again. That of the server does not go on.
 
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::ptr::NonNull;
+
+use crate::limits::SPARE_NODES_MAX;
 
 /// The number of the first share of an index.
 pub(super) const FIRST_SHARE: u64 = 1;
@@ -23,11 +25,22 @@ pub(super) const FIRST_SHARE: u64 = 1;
 /// `copy` calls `second` once for each child, and puts what it returns in the place of the child.
 /// `take_off_children` passes each child on, and looks at none: they may be freed.
 pub(super) unsafe trait Node: Default {
-    /// A copy with second owners of the children.
-    fn copy(&self, second: impl Fn(&NodeBox<Self>) -> NodeBox<Self>) -> Self;
+    /// Memory of rows that are no more.
+    type SpareRows: Default + std::fmt::Debug;
 
-    /// Frees the node, but for its children.
-    fn take_off_children(self, take: impl FnMut(NodeBox<Self>));
+    /// A copy with second owners of the children.
+    fn copy(&self, second: impl Fn(&NodeBox<Self>) -> NodeBox<Self>, spare: &mut Self::SpareRows) -> Self;
+
+    /// Frees the node, but for its children. Its memory is kept, if there is a place for that.
+    fn take_off_children(self, take: impl FnMut(NodeBox<Self>), spare: Option<&mut Self::SpareRows>);
+}
+
+/// Memory of nodes that were freed a moment ago, for copies. It lies in the caches of the processor,
+/// as memory of the allocator seldom does where nodes are freed all over the index.
+#[derive(Debug)]
+pub(super) struct Spare<N: Node> {
+    boxes: Vec<Box<MaybeUninit<Stamped<N>>>>,
+    rows: N::SpareRows,
 }
 
 /// The owner of a node.
@@ -56,16 +69,22 @@ unsafe impl<N: Node + Sync> Sync for NodeBox<N> {}
 impl<N: Node> NodeBox<N> {
     /// A node that shares with this number or a higher one may have.
     pub(super) fn new(node: N, born: u64) -> Self {
-        Self(NonNull::from(Box::leak(Box::new(Stamped {
+        Self::within(Box::new_uninit(), node, born)
+    }
+
+    /// The same, in memory that is there.
+    fn within(memory: Box<MaybeUninit<Stamped<N>>>, node: N, born: u64) -> Self {
+        let stamped = Stamped {
             born,
             node,
             #[cfg(test)]
             _counted: counted::Counted::new(),
-        }))))
+        };
+        Self(NonNull::from(Box::leak(Box::write(memory, stamped))))
     }
 
     fn stamped(&self) -> &Stamped<N> {
-        // SAFETY: it points to what `new` has leaked, until it is dropped, and is not changed while
+        // SAFETY: it points to what `within` has leaked, until it is dropped, and is not changed while
         // there is this reference: `as_mut` needs the box itself, and that no share has the node.
         unsafe { self.0.as_ref() }
     }
@@ -77,10 +96,17 @@ impl<N: Node> NodeBox<N> {
 
     /// The node, without its box.
     pub(super) fn into_inner(self) -> N {
+        self.take_apart().0
+    }
+
+    /// The node, and the memory that it lay in.
+    fn take_apart(self) -> (N, Box<MaybeUninit<Stamped<N>>>) {
         let this = ManuallyDrop::new(self);
-        // SAFETY: `new` has made it of a box, and this one is not used or dropped again.
-        let stamped = unsafe { Box::from_raw(this.0.as_ptr()) };
-        stamped.node
+        // SAFETY: `within` has made it of a box like this, and it is not used or dropped again.
+        let memory: Box<MaybeUninit<Stamped<N>>> = unsafe { Box::from_raw(this.0.as_ptr().cast()) };
+        // SAFETY: `within` has written it, and it is read once: the memory counts as unwritten.
+        let stamped = unsafe { memory.assume_init_read() };
+        (stamped.node, memory)
     }
 
     /// Changes the node.
@@ -88,7 +114,7 @@ impl<N: Node> NodeBox<N> {
     /// # Safety
     /// No share has the node.
     pub(super) unsafe fn as_mut(&mut self) -> &mut N {
-        // SAFETY: it points to what `new` has leaked; no share has it, and this box is borrowed.
+        // SAFETY: it points to what `within` has leaked; no share has it, and this box is borrowed.
         let stamped = unsafe { self.0.as_mut() };
         &mut stamped.node
     }
@@ -102,10 +128,11 @@ impl<N: Node> NodeBox<N> {
     }
 
     /// Puts a copy of the node in its place; the original is gone.
-    pub(super) fn replace(&mut self, born: u64) -> Gone<N> {
+    pub(super) fn replace(&mut self, born: u64, spare: &mut Spare<N>) -> Gone<N> {
         // The original, which is gone then, does not drop its children.
-        let copy = self.copy(|child| NodeBox(child.0));
-        Gone::new(std::mem::replace(self, Self::new(copy, born)))
+        let copy = self.copy(|child| NodeBox(child.0), &mut spare.rows);
+        let memory = spare.boxes.pop().unwrap_or_else(Box::new_uninit);
+        Gone::new(std::mem::replace(self, Self::within(memory, copy, born)))
     }
 }
 
@@ -119,7 +146,7 @@ impl<N: Node> Deref for NodeBox<N> {
 
 impl<N: Node> Drop for NodeBox<N> {
     fn drop(&mut self) {
-        // SAFETY: `new` has made it of a box, and nothing uses it any more.
+        // SAFETY: `within` has made it of a box, and nothing uses it any more.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -147,13 +174,31 @@ impl<N: Node> Gone<N> {
     fn new(node: NodeBox<N>) -> Self {
         Self { born: node.born(), node: ManuallyDrop::new(node) }
     }
+
+    /// Frees the node, but for its memory, as far as there is a place for it.
+    pub(super) fn free(self, spare: &mut Spare<N>) {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: it is taken once, here: what it was taken from is not dropped.
+        let node = unsafe { ManuallyDrop::take(&mut this.node) };
+        let (node, memory) = node.take_apart();
+        node.take_off_children(std::mem::forget, Some(&mut spare.rows)); // they are the copy's
+        if spare.boxes.len() < SPARE_NODES_MAX {
+            spare.boxes.push(memory);
+        }
+    }
+}
+
+impl<N: Node> Default for Spare<N> {
+    fn default() -> Self {
+        Self { boxes: Vec::new(), rows: N::SpareRows::default() }
+    }
 }
 
 impl<N: Node> Drop for Gone<N> {
     fn drop(&mut self) {
         // SAFETY: it is taken once, here.
         let node = unsafe { ManuallyDrop::take(&mut self.node) };
-        node.into_inner().take_off_children(std::mem::forget); // they are the copy's
+        node.into_inner().take_off_children(std::mem::forget, None); // they are the copy's
     }
 }
 

@@ -11,7 +11,7 @@ pub struct IndexPiece(Piece);
 #[derive(Debug)]
 enum Piece {
     Leaves(Vec<NewChild>),
-    Tree(KeyIndex),
+    Tree(Box<KeyIndex>),
 }
 
 impl IndexPiece {
@@ -25,7 +25,7 @@ impl IndexPiece {
     #[must_use]
     pub fn keys(&self) -> u64 {
         match &self.0 {
-            Piece::Leaves(leaves) => leaves.iter().map(|leaf| leaf.child.totals.len).sum(),
+            Piece::Leaves(leaves) => leaves.iter().map(|leaf| leaf.totals.len).sum(),
             Piece::Tree(index) => index.root().len(),
         }
     }
@@ -33,7 +33,8 @@ impl IndexPiece {
     /// The piece as an index of its own, which may change.
     pub fn index(&mut self) -> &mut KeyIndex {
         if let Piece::Leaves(leaves) = &mut self.0 {
-            self.0 = Piece::Tree(KeyIndex::of(build::above_all(std::mem::take(leaves))));
+            let index = KeyIndex::of(build::above_all(std::mem::take(leaves)));
+            self.0 = Piece::Tree(Box::new(index));
         }
         match &mut self.0 {
             Piece::Tree(index) => index,
@@ -57,7 +58,7 @@ impl IndexPiece {
 
 impl From<KeyIndex> for IndexPiece {
     fn from(index: KeyIndex) -> Self {
-        Self(Piece::Tree(index))
+        Self(Piece::Tree(Box::new(index)))
     }
 }
 

@@ -1,15 +1,22 @@
-//! The row of a node: its histories or children in the order of their keys.
+//! The row of a node: its histories or children in the order of their keys, and the totals of all
+//! keys below.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
 
 use crate::key_parts::KeyParts;
+use crate::limits::SPARE_ROWS_MAX;
+use crate::mvcc::key_change::KeyChange;
 use crate::mvcc::key_index::keys::{KeyRef, Keys};
+use crate::mvcc::key_index::totals::{KeyUpdate, Totals};
 
 /// An item of a row.
 pub(super) trait Item {
     /// How many items at the front of a row have keys that say nothing.
     const UNSEARCHED: usize;
+
+    /// Adds its keys to the totals of a row.
+    fn add_to(&self, totals: &mut Totals);
 }
 
 /// Items in the order of their keys, without room for more: there is one in memory for each node,
@@ -18,11 +25,43 @@ pub(super) trait Item {
 pub(super) struct Row<T> {
     items: Box<[T]>,
     keys: Keys,
+    totals: Totals,
+}
+
+/// Memory of rows that are no more, by how many items it has room for: that of a row is as long as
+/// the row.
+#[derive(Debug)]
+pub(super) struct SpareRows<T>(Vec<Vec<Vec<T>>>);
+
+impl<T> Default for SpareRows<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> SpareRows<T> {
+    /// Room for so many items.
+    fn take(&mut self, len: usize) -> Vec<T> {
+        let spare = self.0.get_mut(len).and_then(Vec::pop);
+        spare.unwrap_or_else(|| Vec::with_capacity(len))
+    }
+
+    /// Keeps the memory of a row, if there is not much of its length.
+    pub(super) fn keep(&mut self, mut items: Vec<T>) {
+        items.clear();
+        let len = items.capacity();
+        if self.0.len() <= len {
+            self.0.resize_with(len + 1, Vec::new);
+        }
+        if self.0[len].len() < SPARE_ROWS_MAX {
+            self.0[len].push(items);
+        }
+    }
 }
 
 impl<T> Default for Row<T> {
     fn default() -> Self {
-        Self { items: Box::default(), keys: Keys::default() }
+        Self { items: Box::default(), keys: Keys::default(), totals: Totals::default() }
     }
 }
 
@@ -40,17 +79,62 @@ impl<T> DerefMut for Row<T> {
     }
 }
 
+/// The totals of items, by a look at each.
+fn counted<T: Item>(items: &[T]) -> Totals {
+    let mut totals = Totals::default();
+    items.iter().for_each(|item| item.add_to(&mut totals));
+    totals
+}
+
 impl<T: Item> Row<T> {
     /// Items with their keys, in order.
     pub(super) fn new<'k>(items: Vec<T>, keys: impl DoubleEndedIterator<Item = KeyRef<'k>> + Clone) -> Self {
+        let totals = counted(&items);
+        Self::with_totals(items, keys, totals)
+    }
+
+    /// The same, where the totals are known.
+    pub(super) fn with_totals<'k>(
+        items: Vec<T>,
+        keys: impl DoubleEndedIterator<Item = KeyRef<'k>> + Clone,
+        totals: Totals,
+    ) -> Self {
         let keys = Keys::new(keys, T::UNSEARCHED);
         assert_eq!(items.len(), keys.len(), "a row has as many keys as items");
-        Self { items: items.into(), keys }
+        Self { items: items.into(), keys, totals }
+    }
+
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The totals as they are by a look at all items, behind any other change than [`Self::count`]
+    /// is told of.
+    pub(super) fn recount(&mut self) {
+        self.totals = counted(&self.items);
+    }
+
+    /// Counts the update of a key: a look at all items for each would be most of what it costs.
+    pub(super) fn count(&mut self, update: KeyUpdate) {
+        if !self.totals.follow(update) {
+            self.recount();
+        }
+        debug_assert_eq!(self.totals, counted(&self.items), "the totals do not follow");
+    }
+
+    /// Counts that a key, of which this was the last change, is not there any more.
+    pub(super) fn count_end(&mut self, last: KeyChange) {
+        if !self.totals.follow_end(last) {
+            self.recount();
+        }
+        debug_assert_eq!(self.totals, counted(&self.items), "the totals do not follow");
     }
 
     /// The row with copies of its items; the keys are shared.
-    pub(super) fn copy(&self, item: impl Fn(&T) -> T) -> Self {
-        Self { items: self.items.iter().map(item).collect(), keys: self.keys.clone() }
+    pub(super) fn copy(&self, item: impl Fn(&T) -> T, spare: &mut SpareRows<T>) -> Self {
+        let mut items = spare.take(self.len());
+        items.extend(self.items.iter().map(item));
+        Self { items: items.into(), keys: self.keys.clone(), totals: self.totals }
     }
 
     pub(super) fn into_items(self) -> Vec<T> {
@@ -89,7 +173,7 @@ impl<T: Item> Row<T> {
         removed
     }
 
-    /// Takes the items from `at` on off the row.
+    /// Takes the items from `at` on off the row; both are counted.
     pub(super) fn split(&mut self, at: usize) -> Self {
         let keys = Keys::new(self.keys.range(at..self.len()), T::UNSEARCHED);
         self.keys = Keys::new(self.keys.range(0..at), T::UNSEARCHED);
@@ -99,7 +183,10 @@ impl<T: Item> Row<T> {
         let mut left = Vec::with_capacity(at);
         left.append(&mut items);
         self.items = left.into();
-        Self { items: right.into(), keys }
+        self.recount();
+        let mut right = Self { items: right.into(), keys, totals: Totals::default() };
+        right.recount();
+        right
     }
 
     /// The first item whose key is not below `key`.
@@ -120,6 +207,7 @@ impl<T: Item> Row<T> {
         items.reserve_exact(more.len());
         items.append(&mut more.into_items());
         self.items = items.into();
+        self.recount();
     }
 }
 
@@ -134,6 +222,8 @@ mod tests {
 
     impl<const FROM: usize> Item for Nothing<FROM> {
         const UNSEARCHED: usize = FROM;
+
+        fn add_to(&self, _totals: &mut Totals) {}
     }
 
     fn below(random: &mut Random, bound: usize) -> usize {
@@ -224,6 +314,32 @@ mod tests {
     fn long_keys_are_found_too() {
         search_is_that_of_keys::<0>(true);
         search_is_that_of_keys::<1>(true);
+    }
+
+    #[test]
+    fn a_copy_lies_in_the_memory_of_a_row_of_its_length_that_is_no_more() {
+        #[derive(Debug, Clone)]
+        struct Number(u64);
+        impl Item for Number {
+            const UNSEARCHED: usize = 0;
+            fn add_to(&self, _totals: &mut Totals) {}
+        }
+        let keys = [b"a", b"b", b"c"].map(|key| KeyRef::bytes(key));
+        let row = |len: u64| {
+            let items: Vec<Number> = (0..len).map(Number).collect();
+            Row::new(items, keys[..usize::try_from(len).unwrap()].iter().copied())
+        };
+        let mut spare = SpareRows::default();
+        let gone = row(2);
+        let place = gone.as_ptr();
+        spare.keep(gone.into_items());
+        let longer = row(3).copy(Clone::clone, &mut spare);
+        assert!(longer.as_ptr() != place && longer[2].0 == 2);
+        let copy = row(2).copy(Clone::clone, &mut spare);
+        assert!(copy.as_ptr() == place && copy.len() == 2 && copy[1].0 == 1);
+        assert_ne!(row(2).copy(Clone::clone, &mut spare).as_ptr(), place, "it is used once");
+        (0..2 * SPARE_ROWS_MAX).for_each(|_| spare.keep(row(3).into_items()));
+        assert_eq!(spare.0[3].len(), SPARE_ROWS_MAX, "no more are kept");
     }
 
     /// They are not copied when a node is made anew.

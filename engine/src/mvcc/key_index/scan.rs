@@ -112,7 +112,7 @@ impl<'i> Scan<'i> {
                 &children[*high]
             };
             match &*child.node {
-                _ if child.has_nothing_at(self.at) => {}
+                _ if child.totals().have_nothing_at(self.at) => {}
                 IndexNode::Branch(children) => self.path.push((children, 0, children.len())),
                 IndexNode::Leaf(entries) => {
                     (self.leaf, self.low, self.high) = (Some(entries), 0, entries.len());

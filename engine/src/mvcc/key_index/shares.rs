@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::limits::{FREED_AT_ONCE_CHANGES, FREED_NODES_MAX, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
 use crate::mvcc::key_index::gone_list::GoneList;
-use crate::mvcc::key_index::node_box::{FIRST_SHARE, Node, NodeBox};
+use crate::mvcc::key_index::node_box::{FIRST_SHARE, Node, NodeBox, Spare};
 
 /// A tree at one moment, which is not changed or freed as long as it is held. Clones share it.
 #[derive(Debug)]
@@ -55,6 +55,7 @@ pub(super) struct Shares<N: Node> {
     gone: GoneList<N>,
     /// Nodes that nothing needs.
     unneeded: GoneList<N>,
+    spare: Spare<N>,
     /// The tree has changed since the last one.
     has_changed: bool,
     /// Which open share is looked at next.
@@ -113,6 +114,7 @@ impl<N: Node> Default for Shares<N> {
             newest: 0,
             gone: GoneList::default(),
             unneeded: GoneList::default(),
+            spare: Spare::default(),
             has_changed: true,
             look_at: 0,
             lost_pieces: 0,
@@ -153,7 +155,7 @@ impl<N: Node> Shares<N> {
     fn own(&mut self, node: &mut NodeBox<N>) {
         self.has_changed = true;
         if node.born() <= self.newest {
-            self.gone.push(node.replace(self.next));
+            self.gone.push(node.replace(self.next, &mut self.spare));
         }
     }
 
@@ -231,7 +233,10 @@ impl<N: Node> Shares<N> {
 
     /// Frees some nodes that nothing needs.
     pub(super) fn free(&mut self, nodes_max: usize) {
-        (0..nodes_max).map_while(|_| self.unneeded.pop()).for_each(drop);
+        for _ in 0..nodes_max {
+            let Some(node) = self.unneeded.pop() else { return };
+            node.free(&mut self.spare);
+        }
     }
 
     /// It takes long to free the nodes that nothing needs.
