@@ -36,8 +36,14 @@ pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// Addresses for a file: at least so many bytes, and so many times its length, so that a file that
 /// grows is hardly ever mapped anew: the core that drops the last View of the map before takes
 /// 40 ms to unmap 4 GiB of it, and all readers fault again. Addresses take no memory, and of the
-/// 128 TiB that a process has (512 GiB on some machines) these are a small part.
+/// 128 TiB that a process has these are a small part.
 pub const MAP_BYTES_MIN: u64 = 128 << 30;
+/// The same where a process has fewer addresses.
+pub const MAP_BYTES_MIN_SHORT: u64 = 1 << 30;
+/// A process whose addresses are limited (`ulimit -v`) takes one of so many for a file, or hardly
+/// more than the file has: the others are for memory, and for a second file that comes from another
+/// member.
+pub const MAP_LIMIT_PART: u64 = 4;
 /// See [`MAP_BYTES_MIN`].
 pub const MAP_GROWTH: u64 = 4;
 
@@ -103,11 +109,11 @@ pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 }
 pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
-/// Boxes of freed nodes that the writer keeps for copies, 64 B each.
-pub(crate) const SPARE_NODES_MAX: usize = 1_024;
+/// Boxes of freed nodes that the writer keeps for copies, 88 B each.
+pub(crate) const SPARE_NODES_MAX: usize = if cfg!(test) { 8 } else { 1_024 };
 /// Rows of freed leaves of each length that it keeps, and rows of branches: less than a mebibyte
 /// where they are of all lengths.
-pub(crate) const SPARE_ROWS_MAX: usize = 32;
+pub(crate) const SPARE_ROWS_MAX: usize = if cfg!(test) { 2 } else { 32 };
 
 /// Steps of work beside the cores between two pauses: 0.2 to 2 ms together.
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::disk::mapped::Mapped;
 use crate::disk::{Disk, Map};
-use crate::limits::{DIRECT_ALIGNMENT, MAP_BYTES_MIN, MAP_GROWTH, RESIDENT_PART};
+use crate::limits::{
+    DIRECT_ALIGNMENT, MAP_BYTES_MIN, MAP_BYTES_MIN_SHORT, MAP_GROWTH, MAP_LIMIT_PART, RESIDENT_PART,
+};
 use crate::{Error, Result};
 
 /// A tree file. The process must hold the data directory's lock: the map is only sound while no
@@ -163,8 +165,8 @@ impl Disk for MmapDisk {
         let mapped = match current.as_ref().filter(|mapped| mapped.covers(len)) {
             Some(mapped) => Arc::clone(mapped),
             None => {
-                // Where there is no address space for it (`ulimit -v`), with less room to grow.
-                let mapped = addresses_for(len)
+                let limit = rustix::process::getrlimit(rustix::process::Resource::As).current;
+                let mapped = addresses_for(len, limit.unwrap_or(u64::MAX))
                     .into_iter()
                     .find_map(|bytes| self.map_addresses(bytes).ok())
                     .map_or_else(|| self.map_addresses(len), Ok);
@@ -180,12 +182,14 @@ impl Disk for MmapDisk {
     }
 }
 
-/// Bytes of address space for a file of this length, the most first. A map that is made anew costs
-/// each reader the faults of all its pages again, so that is to happen a few times in a file's life;
-/// addresses cost nothing.
-fn addresses_for(len: u64) -> [u64; 2] {
+/// Bytes of address space for a file of this length, of so many that there are, the most first. A
+/// map that is made anew costs each reader the faults of all its pages again, so that is to happen
+/// a few times in a file's life; addresses cost nothing.
+fn addresses_for(len: u64, limit: u64) -> [u64; 3] {
     let grown = len.saturating_mul(MAP_GROWTH);
-    [grown.max(MAP_BYTES_MIN), grown]
+    let hardly_grown = len.saturating_add(len / 8);
+    let most = (limit / MAP_LIMIT_PART).max(hardly_grown);
+    [grown.max(MAP_BYTES_MIN), grown.max(MAP_BYTES_MIN_SHORT), hardly_grown].map(|bytes| bytes.min(most))
 }
 
 #[cfg(test)]
@@ -209,10 +213,24 @@ mod tests {
         disk.set_len(2 << 20).unwrap();
         assert_eq!(disk.map().unwrap().bytes().len(), 2 << 20);
         // Of the sparse kind, which takes no room.
+        disk.file.set_len(100 << 30).unwrap();
+        assert_eq!(disk.map().unwrap().bytes().as_ptr(), five.bytes().as_ptr());
         disk.file.set_len(MAP_BYTES_MIN + 1).unwrap();
         let grown = disk.map().unwrap();
         assert_eq!(grown.bytes().len() as u64, MAP_BYTES_MIN + 1);
-        assert_eq!((five.bytes()[0], grown.bytes()[1 << 30]), (0, 0), "both maps can be read");
+        assert_ne!(grown.bytes().as_ptr(), five.bytes().as_ptr());
+        let last = usize::try_from(MAP_BYTES_MIN).unwrap();
+        assert_eq!((five.bytes()[0], grown.bytes()[last]), (0, 0), "both maps can be read");
+    }
+
+    #[test]
+    fn a_limit_of_addresses_leaves_most_of_them_for_memory() {
+        let gib = |count: u64| count << 30;
+        assert_eq!(addresses_for(0, u64::MAX), [MAP_BYTES_MIN, MAP_BYTES_MIN_SHORT, 0]);
+        assert_eq!(addresses_for(gib(40), u64::MAX), [gib(160), gib(160), gib(45)]);
+        assert_eq!(addresses_for(gib(1), gib(64)), [gib(16), gib(4), gib(1) + gib(1) / 8]);
+        assert_eq!(addresses_for(gib(24), gib(64)), [gib(27); 3]);
+        assert_eq!(addresses_for(0, gib(2)), [gib(1) / 2, gib(1) / 2, 0]);
     }
 
     /// Whether the flag of `madvise(MADV_RANDOM)` is on the addresses of a map.

@@ -153,3 +153,34 @@ fn a_member_knows_itself() {
         assert_eq!(status.db_size_quota, 2 * 1024 * 1024 * 1024);
     });
 }
+
+/// Addresses for the tree file, of the process with this number.
+fn mapped_bytes(pid: u32) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let line = maps.lines().find(|line| line.ends_with("/tree.revd")).expect("the tree file is mapped");
+    let (first, last) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
+    let address = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    address(last) - address(first)
+}
+
+/// A process with few addresses maps its file with less room to grow, and has others for memory.
+#[test]
+fn a_limit_of_addresses_leaves_most_of_them_for_memory() {
+    run(async {
+        let dir = TempDir::new();
+        for (limit, expected) in [("unlimited", 128 << 30), ("17179869184", 4 << 30)] {
+            let server = Server::revd_limited(&format!("--as={limit}"), &dir.path().join("data"), &[]);
+            assert_eq!(mapped_bytes(server.pid()), expected, "limit {limit}");
+            let client = server.client().await;
+            let value = vec![b'v'; 100_000];
+            for number in 0..100 {
+                let key = format!("{number}").into_bytes();
+                let put =
+                    PutRequest { key: key.into(), value: value.clone().into(), ..PutRequest::default() };
+                client.kv.clone().put(put).await.unwrap();
+            }
+            let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
+            assert_eq!(client.kv.clone().range(all).await.unwrap().into_inner().count, 100);
+        }
+    });
+}

@@ -109,9 +109,9 @@ pub(super) fn add_leaves(mut more: Vec<NewChild>, leaves: &mut Vec<NewChild>) ->
 }
 
 /// Adds the leaves of a tree that lie below so many branches, with the keys and totals that they
-/// have; only the totals of each are looked at: leaves are most of the memory of an index. Those that have lost
-/// all of their keys are left out: a branch that has others too would have them at its end, where
-/// nothing tells what comes behind.
+/// have; only the totals of each are looked at: leaves are most of the memory of an index. Those
+/// that have lost all of their keys are left out: a branch that has others too would have them at
+/// its end, where nothing tells what comes behind.
 fn take_leaves(tree: NewChild, branches: usize, leaves: &mut Vec<NewChild>) {
     if tree.totals.len == 0 {
         return;

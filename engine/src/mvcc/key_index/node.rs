@@ -24,7 +24,7 @@ pub(super) enum IndexNode {
     Branch(Row<Child>),
 }
 
-/// There is one for each 22 keys or so.
+/// There is one for each 22 keys or so; with its number it is one and a half lines of the caches.
 const _: () = assert!(size_of::<IndexNode>() == 80);
 
 /// The owner of a node.
@@ -38,9 +38,10 @@ pub(super) struct IndexEntry<'i> {
     pub(super) history: &'i KeyHistory,
 }
 
-/// A child of a branch. Its key in the branch is one that no key below is smaller than, and all keys
-/// before are; that of the first child says nothing. A branch is copied for each change below it, so
-/// that of the child's totals only what a count adds up is there: the others lie in the child.
+/// A child of a branch. Its key in the branch is one that no key below is smaller than, and all
+/// keys before are; that of the first child says nothing. A branch is copied for each change below
+/// it, so that of the child's totals only the number that counts add up is there: the others lie in
+/// the child.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) node: NodeBox,
@@ -177,6 +178,7 @@ impl Item for Child {
     const UNSEARCHED: usize = 1;
 
     fn add_to(&self, totals: &mut Totals) {
+        debug_assert_eq!(self.live, self.totals().live, "a branch and its child have other numbers");
         totals.add_all(*self.totals());
     }
 }

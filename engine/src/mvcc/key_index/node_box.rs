@@ -35,8 +35,8 @@ pub(super) unsafe trait Node: Default {
     fn take_off_children(self, take: impl FnMut(NodeBox<Self>), spare: Option<&mut Self::SpareRows>);
 }
 
-/// Memory of nodes that were freed a moment ago, for copies. It lies in the caches of the processor,
-/// as memory of the allocator seldom does where nodes are freed all over the index.
+/// Memory of nodes that were freed a moment ago, for copies. Most of it lies in the caches of the
+/// processor, as memory of the allocator seldom does where nodes are freed all over the index.
 #[derive(Debug)]
 pub(super) struct Spare<N: Node> {
     boxes: Vec<Box<MaybeUninit<Stamped<N>>>>,
@@ -84,8 +84,9 @@ impl<N: Node> NodeBox<N> {
     }
 
     fn stamped(&self) -> &Stamped<N> {
-        // SAFETY: it points to what `within` has leaked, until it is dropped, and is not changed while
-        // there is this reference: `as_mut` needs the box itself, and that no share has the node.
+        // SAFETY: it points to what `within` has leaked, until it is dropped, and is not changed
+        // while there is this reference: `as_mut` needs the box itself, and that no share has the
+        // node.
         unsafe { self.0.as_ref() }
     }
 

@@ -78,7 +78,8 @@ impl Twin {
                 let (share, then) = self.held.swap_remove(at);
                 assert!(contents(&share) == then);
             }
-            3 => drop(self.index.take_unneeded()),
+            3 if random.one_in(2) => drop(self.index.take_unneeded()),
+            3 => self.index.free_unneeded(20),
             _ => self.change(random, keys),
         }
     }
@@ -195,7 +196,11 @@ fn readers_of_other_threads_see_what_was_shared() {
             for reader in &readers {
                 reader.send((index.share(), main)).unwrap();
             }
-            drop(index.take_unneeded());
+            if main % 2 == 0 {
+                drop(index.take_unneeded());
+            } else {
+                index.free_unneeded(1_000);
+            }
         }
     });
 }
