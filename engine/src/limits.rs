@@ -149,8 +149,8 @@ pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Keys of the index that a compaction walks over in one checkpoint: their histories are read, and
 /// nothing is written. Puts beside it are slower: their nodes leave the processor's caches.
 pub const COMPACT_WALK_KEYS_PER_STEP: usize = 40_000;
-/// Of more keys so many more that the walk has about so many steps (25 s of checkpoints beside
-/// changes), as far as one checkpoint may go, which is as far as it goes where a caller waits.
+/// Of more keys so many more that the walk has about so many steps (a quarter of a minute of
+/// checkpoints), as far as one checkpoint may go, which is as far as it goes where a caller waits.
 pub const COMPACT_WALK_STEPS: usize = 250;
 /// See [`COMPACT_WALK_STEPS`].
 pub const COMPACT_WALK_KEYS_PER_STEP_MAX: usize = 160_000;

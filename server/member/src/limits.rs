@@ -126,8 +126,7 @@ pub const CHECKPOINT_BYTES_MIN: usize = 1024 * 1024;
 /// So many times the interval above, and then it is written. Not where `--snapshot-count` asks for
 /// a shorter log than by default.
 pub const CHECKPOINT_PUT_OFFS_MAX: u32 = 4;
-/// Time between checkpoints while a compaction has more to free, and nothing has changed or a
-/// caller waits for it.
+/// Time between checkpoints while a compaction has more to free.
 pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between attempts at a write or a checkpoint on a full disk.
 pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);

@@ -182,9 +182,7 @@ impl Saving {
             if work == Work::Changes && self.put_offs == 0 {
                 self.waits_since = now;
             }
-            // Twice as many checkpoints of half the changes are more work, for the cores too.
-            let is_hasty = store.has_chores() && (work == Work::Chores || self.is_awaited());
-            effects.remind(match (self.has_no_room, is_hasty) {
+            effects.remind(match (self.has_no_room, store.has_chores()) {
                 (true, _) => limits::NO_SPACE_INTERVAL,
                 (false, true) => limits::COMPACT_INTERVAL,
                 (false, false) => limits::CHECKPOINT_INTERVAL,
