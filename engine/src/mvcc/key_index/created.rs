@@ -1,10 +1,10 @@
 //! The key of a range that was created first, or last before a revision.
 //!
-//! Keys lie in the order of their bytes, so these could be anywhere. But each node
-//! knows when the oldest of its living keys was created and when any of its keys changed last: no
-//! key in it was created before the one or after the other. The child that may hold the best key is
-//! looked into first, and when no other may hold a better one than was found, the rest is left
-//! alone. A search for the last of all, or for a key that does not exist, looks at a few nodes.
+//! Keys lie in the order of their bytes, so these could be anywhere. But each node knows
+//! when the oldest of its living keys was created and when any of its keys changed last: no key in
+//! it was created before the one or after the other. The child that may hold the best key is looked
+//! into first, and when no other may hold a better one than was found, the rest is left alone. A
+//! search for the last of all, or for a key that does not exist, looks into a few nodes.
 
 use std::collections::BinaryHeap;
 

@@ -114,6 +114,11 @@ impl Child {
         Self { live: node.totals().live, node }
     }
 
+    /// Behind a change of the child.
+    fn note_live(&mut self) {
+        self.live = self.totals().live;
+    }
+
     pub(super) fn totals(&self) -> &Totals {
         self.node.totals()
     }
@@ -364,19 +369,18 @@ fn update_below(
     match node {
         IndexNode::Leaf(entries) => {
             let at = entries.not_below(key);
-            if at < entries.len() && entries.key(at) == *key {
+            let update = if at < entries.len() && entries.key(at) == *key {
                 let history = &mut entries[at];
                 let before = Some(history.newest());
                 let added = change(Some(history));
                 assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
-                let update = KeyUpdate { before, after: history.newest() };
-                entries.count(update);
-                *done = Some(update);
-                return None;
-            }
-            let history = change(None)?;
-            let update = KeyUpdate { before: None, after: history.newest() };
-            entries.insert(at, KeyRef::bytes(key), history);
+                KeyUpdate { before, after: history.newest() }
+            } else {
+                let history = change(None)?;
+                let after = history.newest();
+                entries.insert(at, KeyRef::bytes(key), history);
+                KeyUpdate { before: None, after }
+            };
             entries.count(update);
             *done = Some(update);
             node.divide(at, shares.next())
@@ -385,7 +389,7 @@ fn update_below(
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
             let right = update_below(shares, &mut child.node, key, change, done);
-            child.live = child.totals().live;
+            child.note_live();
             if let Some(NewChild { first, node: right, .. }) = right {
                 children.insert(at + 1, KeyRef::Own(&first), Child::of(right));
             }
@@ -410,7 +414,7 @@ pub(super) fn remove(shares: &mut Shares, node: &mut NodeBox, key: &[u8]) -> Opt
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
             let last = remove(shares, &mut child.node, key)?;
-            child.live = child.totals().live;
+            child.note_live();
             let is_thin = child.node.width() < THIN;
             children.count_end(last);
             if is_thin && children.len() > 1 {
@@ -436,7 +440,7 @@ fn join(shares: &mut Shares, children: &mut Row<Child>, at: usize) {
         (IndexNode::Branch(parts), IndexNode::Branch(more)) => parts.extend(more, Some(KeyRef::Own(&first))),
         _ => unreachable!("children of one branch are of one kind"),
     }
-    left.live = left.totals().live;
+    left.note_live();
     let width = left.node.width();
     assert!(width <= FANOUT, "two nodes were joined to one of {width}");
 }

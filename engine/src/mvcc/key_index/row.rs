@@ -116,15 +116,18 @@ impl<T: Item> Row<T> {
 
     /// Counts the update of a key: a look at all items for each would be most of what it costs.
     pub(super) fn count(&mut self, update: KeyUpdate) {
-        if !self.totals.follow(update) {
-            self.recount();
-        }
-        debug_assert_eq!(self.totals, counted(&self.items), "the totals do not follow");
+        let have_followed = self.totals.follow(update);
+        self.recount_unless(have_followed);
     }
 
     /// Counts that a key, of which this was the last change, is not there any more.
     pub(super) fn count_end(&mut self, last: KeyChange) {
-        if !self.totals.follow_end(last) {
+        let have_followed = self.totals.follow_end(last);
+        self.recount_unless(have_followed);
+    }
+
+    fn recount_unless(&mut self, have_followed: bool) {
+        if !have_followed {
             self.recount();
         }
         debug_assert_eq!(self.totals, counted(&self.items), "the totals do not follow");
