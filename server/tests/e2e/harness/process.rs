@@ -112,7 +112,8 @@ pub struct Server {
 
 /// Longer than any start on a busy machine; only a server that never comes up waits for it.
 pub const START_DEADLINE: Duration = Duration::from_secs(60);
-/// Longer than a line takes to the log on a busy machine; only one that never comes is waited for.
+/// Longer than a line takes to the log, or a port to be free, on a busy machine; only one that never
+/// comes is waited for.
 const LINE_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Server {
@@ -238,6 +239,9 @@ impl Server {
         let log = data_dir.with_extension("log");
         let log_start = std::fs::metadata(&log).map_or(0, |log| usize::try_from(log.len()).unwrap());
         command.arg("--data-dir").arg(data_dir);
+        if product == Product::Etcd {
+            wait_until_silent(&command);
+        }
         let child = attached(&mut command, &log).spawn().unwrap();
         let data_dir = data_dir.to_owned();
         Self { product, command, other: None, child, address, scheme: "http", data_dir, log, log_start }
@@ -457,6 +461,20 @@ pub fn free_address() -> SocketAddr {
         if TcpListener::bind(address).is_ok() {
             return address;
         }
+    }
+}
+
+/// Waits until nothing listens where this command says that it will. The kernel closes the sockets
+/// of an io_uring a moment later than its process ends: of a revd that was on the same port before.
+/// revd waits for that itself, etcd does not start.
+fn wait_until_silent(command: &Command) {
+    let words: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
+    let listens = words.windows(2).filter(|pair| pair[0].starts_with("--listen-"));
+    for url in listens.flat_map(|pair| pair[1].split(',')) {
+        let address = url.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok());
+        let Some(address) = address else { continue };
+        let is_silent = || TcpStream::connect(address).is_err();
+        wait_until(LINE_DEADLINE, is_silent, || format!("another server goes on at {address}"));
     }
 }
 
