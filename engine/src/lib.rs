@@ -43,6 +43,7 @@ pub mod key_parts;
 pub mod limits;
 pub mod mutants;
 mod pauses;
+mod prefetch;
 pub mod random;
 pub mod varint;
 

@@ -105,8 +105,8 @@ pub(crate) const SHARES_LOOKED_AT: usize = if cfg!(test) { 3 } else { 64 };
 /// nanoseconds each.
 pub(crate) const SWEPT_NODES_MAX: usize = if cfg!(test) { 64 } else { 8 * 1024 };
 /// Nodes that the writer frees when it shares the index, a tenth of a microsecond to one each: more
-/// than it replaces in that time, unless it is asked for much.
-pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 256 };
+/// than it replaces between two shares at 50,000 puts a second.
+pub(crate) const FREED_NODES_PER_SHARE: usize = if cfg!(test) { 100 } else { 512 };
 /// Nodes to be freed, from which on another thread does it.
 pub(crate) const FREED_NODES_MAX: usize = if cfg!(test) { 1_000 } else { 16 * 1024 };
 /// Boxes of freed nodes that the writer keeps for copies, 88 B each.

@@ -77,6 +77,14 @@ impl Kept {
         }
     }
 
+    /// Raises the counters of the memory that it shares, as a clone does that is never dropped.
+    pub(super) fn count_copy(&self) {
+        match self {
+            Self::One { life: _, word: _ } | Self::Two { life: _, word: _, before: _ } => {}
+            Self::Many { .. } | Self::Wide { .. } => std::mem::forget(self.clone()),
+        }
+    }
+
     /// The changes before the newest one, to be changed.
     pub(super) fn into_older(self) -> Option<Arc<Changes>> {
         if let Older::One(before) = self.older() {
@@ -86,5 +94,51 @@ impl Kept {
             Self::Many { older, .. } | Self::Wide { older: Some(older), .. } => Some(older),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::key_change::KeyMeta;
+    use crate::mvcc::key_history::KeyHistory;
+    use crate::mvcc::revision::Revision;
+
+    /// One history of each kind, without and with memory of its own.
+    fn of_each_kind() -> Vec<KeyHistory> {
+        let at = |main| Revision { main, sub: 0 };
+        let with_puts = |first: KeyHistory, puts: i64| {
+            let mut history = first;
+            (0..puts).for_each(|more| history.put(at(7 + more)));
+            history
+        };
+        let wide = KeyMeta { create_revision: 1, modified: at(2), version: 1 << 20 };
+        let firsts = [KeyHistory::created(at(2)), KeyHistory::recorded(wide)];
+        firsts.into_iter().flat_map(|first| [0, 1, 2, 9].map(|puts| with_puts(first.clone(), puts))).collect()
+    }
+
+    #[test]
+    fn copies_are_owners_of_their_own() {
+        let owners = |histories: &[KeyHistory]| -> Vec<usize> {
+            let of = |history: &KeyHistory| match history.kept() {
+                Kept::One { .. } | Kept::Two { .. } => 0,
+                Kept::Many { older, .. } => Arc::strong_count(older),
+                Kept::Wide { newest, older } => {
+                    Arc::strong_count(newest) + 100 * older.as_ref().map_or(0, Arc::strong_count)
+                }
+            };
+            histories.iter().map(of).collect()
+        };
+        let histories = of_each_kind();
+        assert_eq!(owners(&histories), [0, 0, 1, 1, 1, 101, 101, 101]);
+        let mut copies = vec![KeyHistory::created(Revision { main: 1, sub: 0 })];
+        KeyHistory::add_copies(&histories, &mut copies);
+        assert_eq!(owners(&histories), [0, 0, 2, 2, 2, 202, 202, 202]);
+        let changes: Vec<_> = histories.iter().map(KeyHistory::changes).collect();
+        drop(histories);
+        assert!(copies[1..].iter().map(KeyHistory::changes).eq(changes));
+        assert_eq!(owners(&copies[1..]), [0, 0, 1, 1, 1, 101, 101, 101]);
+        KeyHistory::add_copies(&[], &mut copies);
+        assert_eq!(copies.len(), 9);
     }
 }

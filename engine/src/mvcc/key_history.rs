@@ -36,6 +36,24 @@ impl KeyHistory {
         Self(Kept::of(change, None))
     }
 
+    /// Adds copies of histories to a list. All their bytes are copied at once, and the few that
+    /// have memory of their own are counted behind that: they are copied with each leaf.
+    pub(super) fn add_copies(from: &[Self], to: &mut Vec<Self>) {
+        to.reserve(from.len());
+        let room = to.spare_capacity_mut().as_mut_ptr();
+        // SAFETY: there is room for so many behind the list's end, which `from` is no part of. The
+        // list does not have the copies until all are counted.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), room.cast(), from.len()) };
+        from.iter().for_each(|history| history.0.count_copy());
+        // SAFETY: they were written above.
+        unsafe { to.set_len(to.len() + from.len()) };
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> &Kept {
+        &self.0
+    }
+
     /// A put of which no earlier changes are known.
     #[must_use]
     pub fn recorded(put: KeyMeta) -> Self {

@@ -60,10 +60,12 @@ const MAY_USE_GLOMMIO: &[&str] = &[
 /// Files that may hold unsafe code.
 const MAY_USE_UNSAFE: &[&str] = &[
     "engine/src/disk/mmap.rs",
+    "engine/src/mvcc/key_history.rs",
     "engine/src/mvcc/key_index/index.rs",
     "engine/src/mvcc/key_index/node.rs",
     "engine/src/mvcc/key_index/node_box.rs",
     "engine/src/mvcc/key_index/shares.rs",
+    "engine/src/prefetch.rs",
     "server/src/disk/unreadable.rs",
     "server/src/memory.rs",
     "server/src/net/listen.rs",

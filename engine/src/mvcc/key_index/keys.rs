@@ -19,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::key_parts::KeyParts;
+use crate::prefetch::prefetch;
 
 /// A key with memory of its own.
 pub type Key = Arc<[u8]>;
@@ -136,6 +137,24 @@ impl Keys {
             Self::Packed(keys) => keys.len(),
             Self::Apart(apart) => apart.keys.len(),
         }
+    }
+
+    /// Asks for the memory that a search and a copy look at first.
+    pub(super) fn prefetch(&self) {
+        self.prefetch_owners();
+        if let Self::Packed(keys) = self {
+            prefetch(keys.bytes.as_ptr(), keys.len() * (TAG + END));
+        }
+    }
+
+    /// Asks for the count of the owners of the keys.
+    pub(super) fn prefetch_owners(&self) {
+        let shared = match self {
+            Self::Packed(keys) => keys.bytes.as_ptr(),
+            Self::Apart(apart) => Arc::as_ptr(apart).cast(),
+        };
+        // An `Arc` has two numbers in front of what it shares.
+        prefetch(shared.wrapping_sub(2 * size_of::<usize>()), 1);
     }
 
     pub(super) fn get(&self, at: usize) -> KeyRef<'_> {

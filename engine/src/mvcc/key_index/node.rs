@@ -10,6 +10,7 @@ use crate::mvcc::key_index::shares;
 use crate::mvcc::key_index::totals::{KeyUpdate, Totals};
 use crate::mvcc::key_range::KeyRange;
 use crate::pauses::Pauses;
+use crate::prefetch::prefetch;
 
 /// Entries of a full leaf and children of a full branch. Copying a leaf copies this many histories
 /// of 24 B: small enough that a change after each publication costs about a microsecond.
@@ -80,11 +81,22 @@ unsafe impl Node for IndexNode {
 
     fn copy(&self, second: impl Fn(&NodeBox) -> NodeBox, (leaves, branches): &mut Self::SpareRows) -> Self {
         match self {
-            Self::Leaf(entries) => Self::Leaf(entries.copy(Clone::clone, leaves)),
+            Self::Leaf(entries) => Self::Leaf(entries.copy(KeyHistory::add_copies, leaves)),
             Self::Branch(children) => {
                 let copy = |child: &Child| Child { node: second(&child.node), live: child.live };
-                Self::Branch(children.copy(copy, branches))
+                Self::Branch(children.copy(|from, to| to.extend(from.iter().map(copy)), branches))
             }
+        }
+    }
+
+    /// Neither the row of a branch nor its children: the end of a branch reads none of them.
+    fn prefetch_parts(&self) {
+        match self {
+            Self::Leaf(entries) => {
+                prefetch(entries.as_ptr(), entries.len());
+                entries.prefetch_owners();
+            }
+            Self::Branch(children) => children.prefetch_owners(),
         }
     }
 
@@ -365,6 +377,18 @@ fn update_below(
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
     done: &mut Option<KeyUpdate>,
 ) -> Option<NewChild> {
+    // The memory that is looked at next comes while the node is copied.
+    let covering = match &**node {
+        IndexNode::Leaf(entries) => {
+            entries.prefetch_keys();
+            0
+        }
+        IndexNode::Branch(children) => {
+            let at = IndexNode::covering(children, key);
+            children[at].node.prefetch();
+            at
+        }
+    };
     let node = shares.make_mut(node);
     match node {
         IndexNode::Leaf(entries) => {
@@ -386,7 +410,7 @@ fn update_below(
             node.divide(at, shares.next())
         }
         IndexNode::Branch(children) => {
-            let at = IndexNode::covering(children, key);
+            let at = covering;
             let child = &mut children[at];
             let right = update_below(shares, &mut child.node, key, change, done);
             child.note_live();

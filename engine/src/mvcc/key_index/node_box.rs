@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use crate::limits::SPARE_NODES_MAX;
+use crate::prefetch::prefetch;
 
 /// The number of the first share of an index.
 pub(super) const FIRST_SHARE: u64 = 1;
@@ -23,13 +24,17 @@ pub(super) const FIRST_SHARE: u64 = 1;
 ///
 /// # Safety
 /// `copy` calls `second` once for each child, and puts what it returns in the place of the child.
-/// `take_off_children` passes each child on, and looks at none: they may be freed.
+/// `take_off_children` passes each child on, and neither it nor `prefetch_parts` looks at one: they
+/// may be freed.
 pub(super) unsafe trait Node: Default {
     /// Memory of rows that are no more.
     type SpareRows: Default + std::fmt::Debug;
 
     /// A copy with second owners of the children.
     fn copy(&self, second: impl Fn(&NodeBox<Self>) -> NodeBox<Self>, spare: &mut Self::SpareRows) -> Self;
+
+    /// Asks for the memory that the end of the node looks at.
+    fn prefetch_parts(&self);
 
     /// Frees the node, but for its children. Its memory is kept, if there is a place for that.
     fn take_off_children(self, take: impl FnMut(NodeBox<Self>), spare: Option<&mut Self::SpareRows>);
@@ -88,6 +93,11 @@ impl<N: Node> NodeBox<N> {
         // while there is this reference: `as_mut` needs the box itself, and that no share has the
         // node.
         unsafe { self.0.as_ref() }
+    }
+
+    /// Asks for the memory of the node, which is looked at soon.
+    pub(super) fn prefetch(&self) {
+        prefetch(self.0.as_ptr(), 1);
     }
 
     /// The first share that could have it.
@@ -174,6 +184,16 @@ impl<N: Node> std::fmt::Debug for Gone<N> {
 impl<N: Node> Gone<N> {
     fn new(node: NodeBox<N>) -> Self {
         Self { born: node.born(), node: ManuallyDrop::new(node) }
+    }
+
+    /// Asks for the memory of the node.
+    pub(super) fn prefetch(&self) {
+        self.node.prefetch();
+    }
+
+    /// Asks for the memory of its parts.
+    pub(super) fn prefetch_parts(&self) {
+        self.node.prefetch_parts();
     }
 
     /// Frees the node, but for its memory, as far as there is a place for it.

@@ -133,11 +133,21 @@ impl<T: Item> Row<T> {
         debug_assert_eq!(self.totals, counted(&self.items), "the totals do not follow");
     }
 
-    /// The row with copies of its items; the keys are shared.
-    pub(super) fn copy(&self, item: impl Fn(&T) -> T, spare: &mut SpareRows<T>) -> Self {
+    /// The row with copies of its items, which `add` adds to a list; the keys are shared.
+    pub(super) fn copy(&self, add: impl FnOnce(&[T], &mut Vec<T>), spare: &mut SpareRows<T>) -> Self {
         let mut items = spare.take(self.len());
-        items.extend(self.items.iter().map(item));
+        add(&self.items, &mut items);
         Self { items: items.into(), keys: self.keys.clone(), totals: self.totals }
+    }
+
+    /// Asks for the memory that a search looks at first.
+    pub(super) fn prefetch_keys(&self) {
+        self.keys.prefetch();
+    }
+
+    /// Asks for the count of those that share the keys.
+    pub(super) fn prefetch_owners(&self) {
+        self.keys.prefetch_owners();
     }
 
     pub(super) fn into_items(self) -> Vec<T> {
@@ -338,9 +348,9 @@ mod tests {
         let gone = row(2);
         let place = gone.as_ptr();
         spare.keep(gone.into_items());
-        let longer = row(3).copy(Clone::clone, &mut spare);
+        let longer = row(3).copy(|from, to| to.extend_from_slice(from), &mut spare);
         assert!(longer.as_ptr() != place && longer[2].0 == 2);
-        let copy = row(2).copy(Clone::clone, &mut spare);
+        let copy = row(2).copy(|from, to| to.extend_from_slice(from), &mut spare);
         assert!(copy.as_ptr() == place && copy.len() == 2 && copy[1].0 == 1);
         assert!(spare.0[2].is_empty(), "it is used once");
         (0..2 * SPARE_ROWS_MAX).for_each(|_| spare.keep(row(3).into_items()));

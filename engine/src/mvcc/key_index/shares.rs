@@ -22,7 +22,11 @@ use std::sync::{Arc, OnceLock};
 
 use crate::limits::{FREED_AT_ONCE_CHANGES, FREED_NODES_MAX, SHARES_LOOKED_AT, SWEPT_NODES_MAX};
 use crate::mvcc::key_index::gone_list::GoneList;
-use crate::mvcc::key_index::node_box::{FIRST_SHARE, Node, NodeBox, Spare};
+use crate::mvcc::key_index::node_box::{FIRST_SHARE, Gone, Node, NodeBox, Spare};
+
+/// Nodes whose memory is asked for together: so few that what came first is still in the caches
+/// when it is used.
+const FREED_TOGETHER: usize = 8;
 
 /// A tree at one moment, which is not changed or freed as long as it is held. Clones share it.
 #[derive(Debug)]
@@ -231,11 +235,18 @@ impl<N: Node> Shares<N> {
         true
     }
 
-    /// Frees some nodes that nothing needs.
+    /// Frees so many nodes that nothing needs, or all, a few at a time: their memory, which has
+    /// seldom stayed in the caches, is asked for side by side.
     pub(super) fn free(&mut self, nodes_max: usize) {
-        for _ in 0..nodes_max {
-            let Some(node) = self.unneeded.pop() else { return };
-            node.free(&mut self.spare);
+        let mut left = nodes_max;
+        while left > 0 && !self.unneeded.is_empty() {
+            let some = std::array::from_fn::<_, FREED_TOGETHER, _>(|_| {
+                left = left.checked_sub(1)?;
+                self.unneeded.pop()
+            });
+            some.iter().flatten().for_each(Gone::prefetch);
+            some.iter().flatten().for_each(Gone::prefetch_parts);
+            some.into_iter().flatten().for_each(|node| node.free(&mut self.spare));
         }
     }
 

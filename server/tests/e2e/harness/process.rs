@@ -468,12 +468,13 @@ pub fn free_address() -> SocketAddr {
 /// of an io_uring a moment later than its process ends: of a revd that was on the same port before.
 /// revd waits for that itself, etcd does not start.
 fn wait_until_silent(command: &Command) {
-    let words: Vec<_> = command.get_args().filter_map(OsStr::to_str).collect();
+    let words = command.get_args().filter_map(OsStr::to_str).flat_map(|word| word.splitn(2, '='));
+    let words: Vec<_> = words.collect();
     let listens = words.windows(2).filter(|pair| pair[0].starts_with("--listen-"));
     for url in listens.flat_map(|pair| pair[1].split(',')) {
         let address = url.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok());
         let Some(address) = address else { continue };
-        let is_silent = || TcpStream::connect(address).is_err();
+        let is_silent = || TcpListener::bind(address).is_ok();
         wait_until(LINE_DEADLINE, is_silent, || format!("another server goes on at {address}"));
     }
 }

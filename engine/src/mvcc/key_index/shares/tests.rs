@@ -251,3 +251,25 @@ fn histories_of_many_keys_are_heavy_together() {
     assert!(!index.are_many_unneeded());
     drop(newest);
 }
+
+#[test]
+fn so_many_nodes_are_freed_as_the_writer_asks_for() {
+    let mut index = KeyIndex::new();
+    let put_all = |index: &mut KeyIndex, main| {
+        for number in 0..2_000 {
+            index.put(&key(number), Revision { main, sub: 0 });
+        }
+    };
+    put_all(&mut index, 1);
+    let share = index.share();
+    put_all(&mut index, 2);
+    drop(share);
+    (0..3).for_each(|_| index.look_for_unneeded());
+    for wanted in [0, 1, 3, 8, 20] {
+        let before = nodes_of_this_thread();
+        index.free_unneeded(wanted);
+        assert_eq!(before - nodes_of_this_thread(), wanted);
+    }
+    index.free_unneeded(10_000);
+    assert_eq!(nodes_of_this_thread(), index.root().nodes(), "all that nothing needs is freed");
+}
