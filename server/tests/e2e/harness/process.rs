@@ -112,8 +112,8 @@ pub struct Server {
 
 /// Longer than any start on a busy machine; only a server that never comes up waits for it.
 pub const START_DEADLINE: Duration = Duration::from_secs(60);
-/// Longer than a line takes to the log, or a port to be free, on a busy machine; only one that never
-/// comes is waited for.
+/// Longer than a line takes to the log, or a port to be free, on a busy machine; only one that
+/// never comes is waited for.
 const LINE_DEADLINE: Duration = Duration::from_secs(20);
 
 impl Server {
