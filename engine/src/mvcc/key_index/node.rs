@@ -410,17 +410,16 @@ fn update_below(
             node.divide(at, shares.next())
         }
         IndexNode::Branch(children) => {
-            let at = covering;
-            let child = &mut children[at];
+            let child = &mut children[covering];
             let right = update_below(shares, &mut child.node, key, change, done);
             child.note_live();
             if let Some(NewChild { first, node: right, .. }) = right {
-                children.insert(at + 1, KeyRef::Own(&first), Child::of(right));
+                children.insert(covering + 1, KeyRef::Own(&first), Child::of(right));
             }
             if let Some(update) = *done {
                 children.count(update);
             }
-            node.divide(at + 1, shares.next())
+            node.divide(covering + 1, shares.next())
         }
     }
 }
