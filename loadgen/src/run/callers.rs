@@ -91,7 +91,7 @@ pub(super) struct Callers {
     pub(super) failed: u64,
     pub(super) last_error: String,
     endpoints: Vec<String>,
-    /// The time of this turn.
+    /// When this turn began, or the connection that is read now was looked at.
     pub(super) now: u64,
     /// The connection whose turn it is.
     pub(super) client: usize,
