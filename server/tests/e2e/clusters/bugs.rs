@@ -264,6 +264,7 @@ fn bug_012_states_are_sent_and_installed_while_members_defragment_and_compact() 
                     (workload.newest() > enough).then_some(())
                 })
                 .await;
+                cluster.save_without(away).await;
                 cluster.mend();
                 let is_back = std::cell::Cell::new(false);
                 // A revision before the clients began: their watches may go back to that.

@@ -120,6 +120,7 @@ fn a_member_that_was_away_for_long_comes_back_by_snapshot() {
                         (workload.newest() > enough).then_some(())
                     })
                     .await;
+                    cluster.save_without(member).await;
                     cluster.members[member].spawn_again();
                     cluster.wait_until_all_answer().await;
                     // The tests' etcd is silent. A leader that has sent a state keeps the log

@@ -75,6 +75,7 @@ fn a_member_of_revd_that_lags_behind_the_log_gets_the_state() {
             for number in 0..100 {
                 put(&cluster, (away + 1) % 3, &format!("k{round}{number:02}")).await;
             }
+            cluster.save_without(away).await;
             cluster.members[away].spawn_again();
             cluster.wait_until_all_answer().await;
             assert_eq!(keys(&cluster).await.len(), 1 + round * 100);
