@@ -3,6 +3,7 @@
 use crate::login;
 use crate::plan::Plan;
 use crate::record::{OpRecord, histogram};
+use crate::run::idle::IdleCallers;
 use crate::run::watchers::RunWatchers;
 use crate::scenario::{OpSource, ReplyVerdict};
 use crate::wire::fields;
@@ -63,7 +64,7 @@ impl CallerState {
 pub(super) struct Callers {
     pub(super) callers: Vec<CallerState>,
     /// Those who have nothing to do.
-    pub(super) idle: Vec<u32>,
+    pub(super) idle: IdleCallers,
     /// Those whose operation needs another call.
     pub(super) again: Vec<u32>,
     /// Those whose call was refused for its token.
@@ -108,7 +109,7 @@ impl Callers {
         let names = plan.ops.iter().map(|op| op.name()).chain([watch_name]);
         Self {
             callers: Vec::new(),
-            idle: Vec::new(),
+            idle: IdleCallers::default(),
             again: Vec::new(),
             refused: Vec::new(),
             busy: 0,
@@ -165,7 +166,7 @@ impl Callers {
         self.callers[caller].is_busy = false;
         self.callers[caller].stream = 0;
         self.busy -= 1;
-        self.idle.push(u32::try_from(caller).unwrap_or(u32::MAX));
+        self.idle.rest(u32::try_from(caller).unwrap_or(u32::MAX));
     }
 
     /// Whether the call on a stream failed for its token alone, and another token may help.

@@ -5,6 +5,7 @@ mod beside;
 mod callers;
 mod compactions;
 mod disk_probe;
+mod idle;
 mod links;
 mod round;
 mod samples;

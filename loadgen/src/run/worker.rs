@@ -130,7 +130,7 @@ impl Worker {
         if !plan.ops.is_empty() {
             for number in 0..clients {
                 worker.callers.callers.push(CallerState::new(number % conns));
-                worker.callers.idle.push(u32::try_from(number).context("too many callers")?);
+                worker.callers.idle.rest(u32::try_from(number).context("too many callers")?);
             }
         }
         Ok(worker)
@@ -256,12 +256,11 @@ impl Worker {
     fn issue(&mut self, now: u64, until: u64) {
         let Some(arrivals) = &mut self.arrivals else {
             // Closed loop: an idle caller calls again.
-            let idle = std::mem::take(&mut self.callers.idle);
-            for caller in idle {
+            for caller in self.callers.idle.take_all() {
                 if self.left > 0 && self.can_call(caller) {
                     self.begin(caller, now, now);
                 } else {
-                    self.callers.idle.push(caller);
+                    self.callers.idle.rest(caller);
                 }
             }
             return;
@@ -284,8 +283,10 @@ impl Worker {
     }
 
     fn take_idle(&mut self) -> Option<u32> {
-        let at = (0..self.callers.idle.len()).rev().find(|at| self.can_call(self.callers.idle[*at]))?;
-        Some(self.callers.idle.swap_remove(at))
+        let mut idle = std::mem::take(&mut self.callers.idle);
+        let taken = idle.take(|caller| self.can_call(caller));
+        self.callers.idle = idle;
+        taken
     }
 
     fn can_call(&self, caller: u32) -> bool {
