@@ -15,6 +15,9 @@ pub const COMPACT_NAME: &str = "compact";
 /// Operations that etcd and revd allow in a transaction (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
 
+/// Seconds between looks of a thread at most: it also sends what keeps connections alive.
+const TURN_EVERY_MAX: f64 = 0.05;
+
 /// One run against one server or cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -44,6 +47,11 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// How the rate goes.
     pub arrivals: ArrivalShape,
+    /// Seconds from one look of an open loop's thread to its next one at least: it begins the calls
+    /// that are due and reads replies no more often, so that it takes less CPU beside a server on
+    /// the same machine. Both wait for the look, and latencies count that. 0: as often as calls
+    /// are due and replies come. Where callers call again at once it has no effect.
+    pub turn_every: f64,
     /// Calls in all; none: as long as the run lasts.
     pub total: Option<u64>,
     /// Seconds that are measured.
@@ -80,6 +88,7 @@ impl Default for Plan {
             preload_batch: 1,
             rate: None,
             arrivals: ArrivalShape::Constant,
+            turn_every: 0.0,
             total: None,
             duration: 10.0,
             warmup: 1.0,
@@ -315,6 +324,11 @@ impl Plan {
                 "{name}: --rate {rate} is no rate: calls a second, above 0 and at most 100,000,000"
             );
         }
+        ensure!(
+            (0.0..=TURN_EVERY_MAX).contains(&self.turn_every),
+            "{name}: turn-every = {} makes no sense: seconds, at most {TURN_EVERY_MAX}",
+            self.turn_every
+        );
         let times = [("duration", self.duration), ("warmup", self.warmup), ("timeout", self.timeout)];
         for (what, seconds) in times {
             ensure!(
@@ -382,6 +396,7 @@ mod tests {
             rate: Some(1000.0),
             compact_every: Some(60.0),
             disk_probe: Some(0.1),
+            turn_every: 0.00025,
             preload_batch: 128,
             ..Plan::default()
         };
@@ -403,6 +418,9 @@ mod tests {
             (Plan { compact_every: Some(0.0), ..good.clone() }, "compact-every = 0"),
             (Plan { compact_every: Some(f64::NAN), ..good.clone() }, "compact-every = NaN"),
             (Plan { disk_probe: Some(-0.1), ..good.clone() }, "disk-probe = -0.1"),
+            (Plan { turn_every: -0.1, ..good.clone() }, "turn-every = -0.1"),
+            (Plan { turn_every: f64::NAN, ..good.clone() }, "turn-every = NaN"),
+            (Plan { turn_every: 0.1, ..good.clone() }, "at most 0.05"),
             (Plan { preload_batch: 129, ..good.clone() }, "preload-batch = 129"),
             (Plan { preload_batch: 0, ..good.clone() }, "preload-batch = 0"),
             (

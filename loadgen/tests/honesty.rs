@@ -169,6 +169,20 @@ fn an_open_loop_keeps_its_rate_and_total() {
     assert_eq!(again.rounds[0].ops.len(), 1);
 }
 
+/// All calls of an open loop whose thread looks at clock and sockets every 20 ms begin, the last
+/// ones at the end, and their times have the wait for a look in them.
+#[test]
+fn looks_that_are_far_apart_are_a_part_of_latencies() {
+    let plan = Plan { rate: Some(2_000.0), duration: 1.0, turn_every: 0.02, clients: 2_000, ..puts() };
+    let run = run(Faults::default(), plan);
+    let (op, generator) = (run.op("put").next().unwrap(), run.rounds[0].generator);
+    assert_eq!((op.count, generator.unsent), (2_000, 0), "{:?}", op.errors);
+    assert!(slow(&run, 15) > 1_900, "{} of 2,000 took 15 ms or more", slow(&run, 15));
+    let closed = Plan { turn_every: 0.02, total: Some(1_000), ..puts() };
+    let closed = self::run(Faults::default(), closed);
+    assert!(slow(&closed, 15) < 900, "callers that call again at once wait for no look");
+}
+
 /// A server without users is asked for a token once, and again once it wants one.
 #[test]
 fn a_server_that_asks_for_no_rights_is_remembered_until_it_does() {

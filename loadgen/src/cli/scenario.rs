@@ -45,6 +45,10 @@ pub(super) struct Common {
     /// How the rate goes: constant, poisson, ramp, step, sine
     #[arg(long, help_heading = "Load")]
     arrivals: Option<ArrivalShape>,
+    /// Time from one look of a thread at clock and sockets to its next one at least, where calls go
+    /// by the clock: less CPU for the generator, latencies up to so much longer at each end
+    #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Load")]
+    turn_every: Option<f64>,
     /// Rates to be tried one after the other: 1000..64000:7
     #[arg(long, conflicts_with_all = ["rate", "total"], help_heading = "Load")]
     sweep: Option<Rates>,
@@ -348,6 +352,7 @@ impl Common {
         plan.warmup = self.warmup.unwrap_or(plan.warmup);
         plan.rate = self.rate.or(plan.rate).filter(|rate| *rate != 0.0);
         plan.arrivals = self.arrivals.unwrap_or(plan.arrivals);
+        plan.turn_every = self.turn_every.unwrap_or(plan.turn_every);
         plan.timeout = self.timeout.unwrap_or(plan.timeout);
         plan.compact_every = self.compact_every.or(plan.compact_every);
         plan.disk_probe = self.disk_probe.or(plan.disk_probe);

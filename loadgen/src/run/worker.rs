@@ -79,6 +79,8 @@ pub(super) struct Worker {
     meter: (u64, u64),
     is_metered: bool,
     traffic_ended: u64,
+    /// When the thread last looked at its sockets.
+    looked: u64,
 }
 
 /// This thread's share of something.
@@ -120,6 +122,7 @@ impl Worker {
             meter: (0, 0),
             is_metered: false,
             traffic_ended: 0,
+            looked: 0,
         };
         let clients = share_of(plan.clients, thread, plan.threads).max(1);
         let shared_conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
@@ -239,6 +242,9 @@ impl Worker {
             let has_caught_up =
                 self.plan.ops.is_empty() && self.plan.catches_up() && self.callers.watchers.behind() == 0;
             if is_over || has_caught_up || self.is_stopped() {
+                if self.arrivals.is_some() && !self.is_stopped() {
+                    self.issue(now, until); // those that were due since the last look
+                }
                 return Ok(());
             }
             self.issue(now, until);
@@ -348,9 +354,23 @@ impl Worker {
         true
     }
 
+    /// In an open loop, waits until it may look again; the patience that is left then.
+    fn rest(&self, patience: u64) -> u64 {
+        let every = clock::from_seconds(self.plan.turn_every);
+        if self.arrivals.is_none() || every == 0 {
+            return patience;
+        }
+        let time = (self.looked + every).saturating_sub(clock::nanos());
+        let nanos = i64::try_from(time).unwrap_or(0); // at most 50 ms
+        // A signal ends it early, and that does no harm.
+        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: nanos });
+        patience.saturating_sub(time)
+    }
+
     /// Sends, waits for at most `patience` nanoseconds, reads.
     fn turn(&mut self, patience: u64) -> anyhow::Result<()> {
         self.flush();
+        let patience = self.rest(patience);
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
         let nanos = i64::try_from(patience % SECOND).unwrap_or(0);
         let timeout = Timespec { tv_sec: i64::try_from(patience / SECOND).unwrap_or(0), tv_nsec: nanos };
@@ -360,6 +380,7 @@ impl Worker {
             Err(error) => return Err(error).context("waiting for connections"),
         };
         self.callers.now = clock::nanos();
+        self.looked = self.callers.now;
         for event in &events[..ready] {
             let (flags, data) = (event.flags, event.data);
             let link = usize::try_from(data.u64()).unwrap_or(usize::MAX);
