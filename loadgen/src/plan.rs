@@ -296,28 +296,10 @@ impl Plan {
         self.ops.iter().any(|op| op.kind == OpKind::Connect)
     }
 
-    /// Refuses plans that make no sense.
-    ///
-    /// # Errors
-    /// With the field, its value, and advice.
-    pub fn check(&self) -> anyhow::Result<()> {
+    /// Refuses rates and times that make no sense.
+    fn check_times(&self) -> anyhow::Result<()> {
         use anyhow::ensure;
         let name = &self.name;
-        ensure!(!self.endpoints.is_empty(), "{name}: no endpoint; give one with --endpoints");
-        ensure!(self.conns > 0 && self.clients > 0, "{name}: --conns and --clients must be at least 1");
-        ensure!(self.threads > 0 && self.threads <= 256, "{name}: --threads must be 1 to 256");
-        ensure!(
-            self.ops.is_empty() || self.clients >= self.threads,
-            "{name}: --clients {} is fewer than --threads {}: a thread would be without callers",
-            self.clients,
-            self.threads
-        );
-        ensure!(
-            self.clients <= 1 << 24,
-            "{name}: --clients {} is too many (at most {})",
-            self.clients,
-            1 << 24
-        );
         if let Some(rate) = self.rate {
             ensure!(
                 rate.is_finite() && rate > 0.0 && rate <= 1e8,
@@ -343,6 +325,32 @@ impl Plan {
                 every.unwrap_or_default()
             );
         }
+        Ok(())
+    }
+
+    /// Refuses plans that make no sense.
+    ///
+    /// # Errors
+    /// With the field, its value, and advice.
+    pub fn check(&self) -> anyhow::Result<()> {
+        use anyhow::ensure;
+        let name = &self.name;
+        ensure!(!self.endpoints.is_empty(), "{name}: no endpoint; give one with --endpoints");
+        ensure!(self.conns > 0 && self.clients > 0, "{name}: --conns and --clients must be at least 1");
+        ensure!(self.threads > 0 && self.threads <= 256, "{name}: --threads must be 1 to 256");
+        ensure!(
+            self.ops.is_empty() || self.clients >= self.threads,
+            "{name}: --clients {} is fewer than --threads {}: a thread would be without callers",
+            self.clients,
+            self.threads
+        );
+        ensure!(
+            self.clients <= 1 << 24,
+            "{name}: --clients {} is too many (at most {})",
+            self.clients,
+            1 << 24
+        );
+        self.check_times()?;
         ensure!(
             (1..=MAX_TXN_OPS).contains(&self.preload_batch),
             "{name}: preload-batch = {} makes no sense: 1 to {MAX_TXN_OPS}, which servers allow in a transaction",
