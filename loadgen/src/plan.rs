@@ -15,7 +15,7 @@ pub const COMPACT_NAME: &str = "compact";
 /// Operations that etcd and revd allow in a transaction (`--max-txn-ops`).
 const MAX_TXN_OPS: usize = 128;
 
-/// Seconds between looks of a thread at most: it also sends what keeps connections alive.
+/// Seconds between looks of a thread at most: a stop of the run waits for one.
 const TURN_EVERY_MAX: f64 = 0.05;
 
 /// One run against one server or cluster.

@@ -52,6 +52,11 @@ impl Link {
         Ok(Self { anew: Some(address), ..Self::new(endpoint, false) })
     }
 
+    /// Whether a caller can call on it.
+    pub(super) fn can_call(&self) -> bool {
+        self.client.is_some() || self.anew.is_some()
+    }
+
     /// Takes a connection, under its number.
     pub(super) fn attach(
         &mut self,

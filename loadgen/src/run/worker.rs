@@ -243,7 +243,7 @@ impl Worker {
                 self.plan.ops.is_empty() && self.plan.catches_up() && self.callers.watchers.behind() == 0;
             if is_over || has_caught_up || self.is_stopped() {
                 if self.arrivals.is_some() && !self.is_stopped() {
-                    self.issue(now, until); // those that were due since the last look
+                    self.issue(now, until); // calls that were due since the last look
                 }
                 return Ok(());
             }
@@ -289,15 +289,12 @@ impl Worker {
     }
 
     fn take_idle(&mut self) -> Option<u32> {
-        let mut idle = std::mem::take(&mut self.callers.idle);
-        let taken = idle.take(|caller| self.can_call(caller));
-        self.callers.idle = idle;
-        taken
+        let (links, callers) = (&self.links, &self.callers.callers);
+        self.callers.idle.take(|caller| links[callers[caller as usize].client].can_call())
     }
 
     fn can_call(&self, caller: u32) -> bool {
-        let link = &self.links[self.callers.callers[caller as usize].client];
-        link.client.is_some() || link.anew.is_some()
+        self.links[self.callers.callers[caller as usize].client].can_call()
     }
 
     fn begin(&mut self, caller: u32, intended: u64, now: u64) {
@@ -354,23 +351,21 @@ impl Worker {
         true
     }
 
-    /// In an open loop, waits until it may look again; the patience that is left then.
-    fn rest(&self, patience: u64) -> u64 {
-        let every = clock::from_seconds(self.plan.turn_every);
-        if self.arrivals.is_none() || every == 0 {
+    /// In an open loop, waits until the thread may look again; the patience that is left then.
+    fn wait_for_look(&self, patience: u64) -> u64 {
+        if self.arrivals.is_none() {
             return patience;
         }
-        let time = (self.looked + every).saturating_sub(clock::nanos());
-        let nanos = i64::try_from(time).unwrap_or(0); // at most 50 ms
-        // A signal ends it early, and that does no harm.
-        let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: nanos });
+        let next = self.looked + clock::from_seconds(self.plan.turn_every);
+        let time = next.saturating_sub(clock::nanos());
+        clock::rest(Duration::from_nanos(time));
         patience.saturating_sub(time)
     }
 
     /// Sends, waits for at most `patience` nanoseconds, reads.
     fn turn(&mut self, patience: u64) -> anyhow::Result<()> {
         self.flush();
-        let patience = self.rest(patience);
+        let patience = self.wait_for_look(patience);
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
         let nanos = i64::try_from(patience % SECOND).unwrap_or(0);
         let timeout = Timespec { tv_sec: i64::try_from(patience / SECOND).unwrap_or(0), tv_nsec: nanos };
