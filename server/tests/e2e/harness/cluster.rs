@@ -260,8 +260,9 @@ impl Cluster {
         }
     }
 
-    /// The others have a checkpoint of all that is applied, so that their log may let go of it. One
-    /// is begun half a second behind a change; a defragmentation ends with one.
+    /// The other members have a checkpoint of all that they have applied, so that the log of a revd
+    /// may let go of it. It begins one up to half a second behind a change; a defragmentation ends
+    /// with one.
     pub async fn save_without(&self, away: usize) {
         for member in self.present().filter(|member| *member != away) {
             self.client(member).maintenance.defragment(DefragmentRequest {}).await.unwrap();
