@@ -69,6 +69,8 @@ pub(super) struct Callers {
     pub(super) again: Vec<u32>,
     /// Those whose call was refused for its token.
     pub(super) refused: Vec<u32>,
+    /// Calls that their connection had no stream for.
+    pub(super) blocked: Vec<(u32, RpcMethod, Vec<u8>)>,
     pub(super) busy: usize,
     pub(super) source: OpSource,
     pub(super) watchers: RunWatchers,
@@ -112,6 +114,7 @@ impl Callers {
             idle: IdleCallers::default(),
             again: Vec::new(),
             refused: Vec::new(),
+            blocked: Vec::new(),
             busy: 0,
             source,
             watchers: RunWatchers::new(plan),
@@ -167,6 +170,35 @@ impl Callers {
         self.callers[caller].stream = 0;
         self.busy -= 1;
         self.idle.rest(u32::try_from(caller).unwrap_or(u32::MAX));
+    }
+
+    /// A connection is gone: every call on it fails.
+    pub(super) fn lose(&mut self, client: usize, what: &str) {
+        for caller in 0..self.callers.len() {
+            if self.callers[caller].client == client {
+                self.callers[caller].held = 0;
+                self.fail(caller, what);
+            }
+        }
+        let callers = &self.callers;
+        self.blocked.retain(|(caller, ..)| callers[*caller as usize].client != client);
+        for waiting in [&mut self.again, &mut self.refused] {
+            waiting.retain(|caller| callers[*caller as usize].client != client);
+        }
+    }
+
+    /// Calls that have waited for longer than `timeout` fail; `cancel` is told of their connections
+    /// and streams.
+    pub(super) fn time_out(&mut self, now: u64, timeout: u64, mut cancel: impl FnMut(usize, u32)) {
+        for caller in 0..self.callers.len() {
+            let CallerState { is_busy, asked, client, stream, held, .. } = self.callers[caller];
+            if is_busy && asked.saturating_add(timeout) < now {
+                cancel(client, if stream != 0 { stream } else { held });
+                self.callers[caller].held = 0;
+                self.fail(caller, "no answer in time");
+                self.blocked.retain(|(blocked, ..)| *blocked as usize != caller);
+            }
+        }
     }
 
     /// Whether the call on a stream failed for its token alone, and another token may help.

@@ -4,6 +4,7 @@
 mod beside;
 mod callers;
 mod compactions;
+mod connections;
 mod disk_probe;
 mod idle;
 mod links;
@@ -12,5 +13,6 @@ mod samples;
 mod shared;
 mod watchers;
 mod worker;
+mod worker_report;
 
 pub use round::{Progress, RoundOutcome, Surroundings, greet, preload, round};

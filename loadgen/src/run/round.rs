@@ -20,7 +20,8 @@ use crate::run::compactions::{self, Compactions};
 use crate::run::disk_probe::{self, DiskProbe};
 use crate::run::samples::Sampler;
 use crate::run::shared::RunShared;
-use crate::run::worker::{Worker, WorkerReport};
+use crate::run::worker::Worker;
+use crate::run::worker_report::WorkerReport;
 
 /// Calls under way while the store is prepared.
 const PRELOAD_CLIENTS: usize = 256;

@@ -3,26 +3,23 @@
 
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use hdrhistogram::Histogram;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{Event, EventData, EventFlags};
 
 use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::clock::SECOND;
 use crate::login;
 use crate::plan::{OpKind, Plan};
-use crate::record::OpRecord;
 use crate::run::callers::{CallerState, Callers, WATCH};
-use crate::run::links::Link;
+use crate::run::connections::Connections;
 use crate::run::shared::RunShared;
 use crate::run::watchers::{create, create_for_leases};
+use crate::run::worker_report::WorkerReport;
 use crate::scenario::{NextCall, OpSource};
 use crate::wire::RpcMethod;
 
@@ -30,47 +27,21 @@ use crate::wire::RpcMethod;
 const READ_BYTES: usize = 256 * 1024;
 /// A turn waits no longer, so that decisions of other threads are seen.
 const TURN_MAX: u64 = 50_000_000;
-/// A connection that was lost is tried again this often, so long.
-const RECONNECT_INTERVAL: u64 = 200_000_000;
-const RECONNECT_PATIENCE: u64 = 5 * SECOND;
 /// Replies may take this long after the last call.
 const DRAIN: u64 = 10 * SECOND;
-
-/// The report of a thread.
-pub(super) struct WorkerReport {
-    pub(super) records: Vec<OpRecord>,
-    pub(super) late: Histogram<u64>,
-    pub(super) violations: Vec<String>,
-    /// The share of its time in which the thread had work.
-    pub(super) busy: f64,
-    /// CPU nanoseconds of the measured time.
-    pub(super) cpu: u64,
-    pub(super) expected: u64,
-    pub(super) unknown: u64,
-    pub(super) delivered: u64,
-    /// Watchers behind, or leases that did not end, when time was up.
-    pub(super) missing: u64,
-    /// Calls of an open loop that found no free caller.
-    pub(super) unsent: u64,
-    /// When the last measured reply came.
-    pub(super) ended: u64,
-}
 
 /// A thread.
 pub(super) struct Worker {
     plan: Plan,
     thread: usize,
     shared: Arc<RunShared>,
-    epoll: OwnedFd,
-    links: Vec<Link>,
+    connections: Connections,
     callers: Callers,
     arrivals: Option<Arrivals>,
     /// Calls this thread may still begin.
     left: u64,
     /// Arrivals had to wait for a caller in the last turn.
     was_full: bool,
-    /// Calls that a connection had no stream for.
-    blocked: Vec<(u32, RpcMethod, Vec<u8>)>,
     body: Vec<u8>,
     swept: u64,
     reported: (u64, u64, u64),
@@ -105,13 +76,11 @@ impl Worker {
     ) -> anyhow::Result<Self> {
         let source = OpSource::new(plan, thread);
         let mut worker = Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
-            links: Vec::new(),
+            connections: Connections::new()?,
             callers: Callers::new(plan, source, crate::plan::WATCH_NAME),
             arrivals: None,
             left: plan.total.map_or(u64::MAX, |total| share(total, thread, plan.threads)),
             was_full: false,
-            blocked: Vec::new(),
             body: Vec::new(),
             swept: 0,
             reported: (0, 0, 0),
@@ -128,7 +97,7 @@ impl Worker {
         let shared_conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
         let conns = if plan.connects() { clients } else { shared_conns };
         for number in 0..conns {
-            worker.connect(number * plan.threads + thread, false)?;
+            worker.connections.add(plan, number * plan.threads + thread, false)?;
         }
         if !plan.ops.is_empty() {
             for number in 0..clients {
@@ -137,19 +106,6 @@ impl Worker {
             }
         }
         Ok(worker)
-    }
-
-    fn connect(&mut self, number: usize, is_watch: bool) -> anyhow::Result<()> {
-        let endpoint = &self.plan.endpoints[number % self.plan.endpoints.len()];
-        if self.plan.connects() {
-            self.links.push(Link::anew(endpoint)?);
-            return Ok(());
-        }
-        let mut link = Link::new(endpoint, is_watch);
-        let client = login::connect(endpoint, Duration::from_secs(5))?;
-        link.attach(&self.epoll, self.links.len(), client)?;
-        self.links.push(link);
-        Ok(())
     }
 
     /// Everything from opening watchers to the last answer.
@@ -201,20 +157,20 @@ impl Worker {
         let (thread, threads) = (self.thread, self.plan.threads);
         let now = clock::nanos();
         if let Some(watch) = self.plan.watch.clone() {
-            let first = self.links.len();
+            let first = self.connections.links.len();
             let conns = share_of(watch.conns, thread, threads);
             let streams = share_of(watch.streams, thread, threads);
             for number in 0..conns.max(usize::from(streams > 0)) {
-                self.connect(number * threads + thread, true)?;
+                self.connections.add(&self.plan, number * threads + thread, true)?;
             }
-            let conns = self.links.len() - first;
+            let conns = self.connections.links.len() - first;
             for number in 0..streams {
                 let global = number * threads + thread;
                 let requests = (global..watch.watchers)
                     .step_by(watch.streams)
                     .map(|watcher| create(&self.plan, &watch, watcher, self.start_revision));
                 let token = WATCH | u32::try_from(number).context("too many streams")?;
-                let link = &mut self.links[first + number % conns];
+                let link = &mut self.connections.links[first + number % conns];
                 let client = link.client.as_mut().context("the connection is lost")?;
                 self.callers.watchers.open(client, token, now, requests)?;
                 link.is_dirty = true;
@@ -223,9 +179,10 @@ impl Worker {
         if self.plan.ops.iter().any(|op| matches!(op.kind, OpKind::LeaseExpiry { .. })) {
             let request = create_for_leases(&self.plan, thread);
             let token = WATCH | u32::try_from(self.callers.watchers.streams()).context("too many streams")?;
-            let client = self.links[0].client.as_mut().context("the connection is lost")?;
+            let link = &mut self.connections.links[0];
+            let client = link.client.as_mut().context("the connection is lost")?;
             self.callers.watchers.open(client, token, now, std::iter::once(request))?;
-            self.links[0].is_dirty = true;
+            link.is_dirty = true;
         }
         Ok(())
     }
@@ -289,12 +246,12 @@ impl Worker {
     }
 
     fn take_idle(&mut self) -> Option<u32> {
-        let (links, callers) = (&self.links, &self.callers.callers);
+        let (links, callers) = (&self.connections.links, &self.callers.callers);
         self.callers.idle.take(|caller| links[callers[caller as usize].client].can_call())
     }
 
     fn can_call(&self, caller: u32) -> bool {
-        self.links[self.callers.callers[caller as usize].client].can_call()
+        self.connections.links[self.callers.callers[caller as usize].client].can_call()
     }
 
     fn begin(&mut self, caller: u32, intended: u64, now: u64) {
@@ -314,7 +271,7 @@ impl Worker {
         let ask = NextCall { caller, intended: state.intended, body: &mut body };
         let method = self.callers.source.op(state.op).request(ask);
         if !self.send(caller, method, &body, now) {
-            self.blocked.push((caller, method, body.clone()));
+            self.callers.blocked.push((caller, method, body.clone()));
         }
         self.body = body;
     }
@@ -323,9 +280,10 @@ impl Worker {
     fn send(&mut self, caller: u32, method: RpcMethod, body: &[u8], now: u64) -> bool {
         let state = &mut self.callers.callers[caller as usize];
         let number = state.client;
-        let link = &mut self.links[number];
+        let Connections { epoll, links } = &mut self.connections;
+        let link = &mut links[number];
         if let Some(address) = link.anew
-            && let Err(error) = link.connect_anew(&self.epoll, number, address)
+            && let Err(error) = link.connect_anew(epoll, number, address)
         {
             self.callers.fail(caller as usize, &format!("{error:#}"));
             return true;
@@ -367,20 +325,14 @@ impl Worker {
         self.flush();
         let patience = self.wait_for_look(patience);
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
-        let nanos = i64::try_from(patience % SECOND).unwrap_or(0);
-        let timeout = Timespec { tv_sec: i64::try_from(patience / SECOND).unwrap_or(0), tv_nsec: nanos };
-        let ready = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
-            Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => 0,
-            Err(error) => return Err(error).context("waiting for connections"),
-        };
+        let ready = self.connections.wait(patience, &mut events)?;
         self.callers.now = clock::nanos();
         self.looked = self.callers.now;
         for event in &events[..ready] {
             let (flags, data) = (event.flags, event.data);
             let link = usize::try_from(data.u64()).unwrap_or(usize::MAX);
             if flags.contains(EventFlags::OUT) {
-                self.links[link].is_dirty = true;
+                self.connections.links[link].is_dirty = true;
             }
             if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
                 self.read(link);
@@ -395,9 +347,9 @@ impl Worker {
         if !self.callers.refused.is_empty() {
             self.renew_tokens(now);
         }
-        for (caller, method, body) in std::mem::take(&mut self.blocked) {
+        for (caller, method, body) in std::mem::take(&mut self.callers.blocked) {
             if !self.send(caller, method, &body, now) {
-                self.blocked.push((caller, method, body));
+                self.callers.blocked.push((caller, method, body));
             }
         }
         if now >= self.swept + SECOND / 10 {
@@ -413,7 +365,7 @@ impl Worker {
     fn renew_tokens(&mut self, now: u64) {
         for caller in std::mem::take(&mut self.callers.refused) {
             let CallerState { client, refused_on, .. } = self.callers.callers[caller as usize];
-            let link = &mut self.links[client];
+            let link = &mut self.connections.links[client];
             let client = link.client.as_mut().filter(|client| !client.has_former_token(refused_on));
             let renewed = client.map_or(Ok(()), |client| login::renew(client, &link.endpoint));
             match renewed {
@@ -427,7 +379,8 @@ impl Worker {
         thread_local! {
             static BUFFER: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
         }
-        let link = &mut self.links[number];
+        let Connections { epoll, links } = &mut self.connections;
+        let link = &mut links[number];
         let Some(client) = &mut link.client else { return };
         self.callers.client = number;
         // Replies on it may have come while those of other connections were read: with the time of
@@ -440,68 +393,43 @@ impl Worker {
         }
         // It was made for one operation, which is over.
         if link.anew.is_some() && !self.callers.callers[number].is_busy {
-            return link.close(&self.epoll);
+            return link.close(epoll);
         }
         let slow = self.plan.watch.as_ref().map_or(0, |watch| watch.slow);
         if slow > 0 && link.is_watch {
             link.rests_until = self.callers.now + slow * 1_000_000;
-            link.listen(&self.epoll, number);
+            link.listen(epoll, number);
         }
     }
 
     fn flush(&mut self) {
-        for number in 0..self.links.len() {
-            if let Err(error) = self.links[number].flush(&self.epoll, number) {
-                self.lose(number, &error);
-            }
+        for (number, error) in self.connections.flush() {
+            self.lose(number, &error);
         }
     }
 
     /// A connection is gone: everything on it fails, and is not tried again.
     fn lose(&mut self, number: usize, error: &io::Error) {
-        let link = &mut self.links[number];
-        if link.detach(&self.epoll).is_none() {
-            return;
-        }
-        (link.lost_at, link.try_at) = (self.callers.now, self.callers.now);
-        let what = format!("connection lost: {error}");
-        if link.is_watch {
-            self.callers.watchers.broken.get_or_insert(format!("watchers: {what}"));
-        }
-        for caller in 0..self.callers.callers.len() {
-            if self.callers.callers[caller].client == number {
-                self.callers.callers[caller].held = 0;
-                self.callers.fail(caller, &what);
+        if self.connections.lose(number, self.callers.now) {
+            let what = format!("connection lost: {error}");
+            if self.connections.links[number].is_watch {
+                self.callers.watchers.broken.get_or_insert(format!("watchers: {what}"));
             }
-        }
-        let callers = &self.callers.callers;
-        self.blocked.retain(|(caller, ..)| callers[*caller as usize].client != number);
-        for waiting in [&mut self.callers.again, &mut self.callers.refused] {
-            waiting.retain(|caller| callers[*caller as usize].client != number);
+            self.callers.lose(number, &what);
         }
     }
 
     /// Now and then: calls that take too long, connections that are lost, slow watchers, news for
     /// the progress line.
     fn sweep(&mut self, now: u64) {
-        let timeout = clock::from_seconds(self.plan.timeout);
-        for caller in 0..self.callers.callers.len() {
-            let CallerState { is_busy, asked, client, stream, held, .. } = self.callers.callers[caller];
-            if is_busy && asked.saturating_add(timeout) < now {
-                if let Some(client) = &mut self.links[client].client {
-                    client.cancel(if stream != 0 { stream } else { held });
-                }
-                self.callers.callers[caller].held = 0;
-                self.callers.fail(caller, "no answer in time");
-                self.blocked.retain(|(blocked, ..)| *blocked as usize != caller);
+        let links = &mut self.connections.links;
+        self.callers.time_out(now, clock::from_seconds(self.plan.timeout), |client, stream| {
+            if let Some(client) = &mut links[client].client {
+                client.cancel(stream);
             }
-        }
-        for number in 0..self.links.len() {
-            self.try_again(number, now);
-            if self.links[number].rests_until != 0 && self.links[number].rests_until <= now {
-                self.links[number].rests_until = 0;
-                self.links[number].listen(&self.epoll, number);
-            }
+        });
+        if let Err(error) = self.connections.sweep(now) {
+            self.shared.stop(&format!("{error:#}"));
         }
         let counts = (self.callers.done, self.callers.failed, self.callers.watchers.delivered);
         self.shared.done.fetch_add(counts.0 - self.reported.0, Relaxed);
@@ -509,19 +437,6 @@ impl Worker {
         self.shared.events.fetch_add(counts.2 - self.reported.2, Relaxed);
         self.reported = counts;
         self.shared.newest.fetch_max(self.callers.newest, Relaxed);
-    }
-
-    fn try_again(&mut self, number: usize, now: u64) {
-        let link = &mut self.links[number];
-        if link.client.is_some() || link.is_watch || link.anew.is_some() || now < link.try_at {
-            return;
-        }
-        link.try_at = now + RECONNECT_INTERVAL;
-        match login::connect(&link.endpoint, Duration::from_millis(100)) {
-            Ok(client) => drop(link.attach(&self.epoll, number, client)),
-            Err(error) if now > link.lost_at + RECONNECT_PATIENCE => self.shared.stop(&format!("{error:#}")),
-            Err(_) => {}
-        }
     }
 
     /// Waits for replies on their way.
@@ -558,12 +473,8 @@ impl Worker {
     }
 
     fn report(mut self, cpu: u64, busy: f64) -> WorkerReport {
-        let missing = self.callers.source.waiting() + self.callers.watchers.behind() as u64;
         if let Some(broken) = self.callers.watchers.broken.take() {
             self.shared.stop(&broken);
-        }
-        for caller in 0..self.callers.callers.len() {
-            self.callers.fail(caller, "no answer before the run ended");
         }
         let end = self.callers.counts_until.min(self.traffic_ended);
         let mut unsent = 0;
@@ -574,20 +485,6 @@ impl Worker {
             self.left -= 1;
             unsent += 1;
         }
-        let mut violations = std::mem::take(&mut self.callers.violations);
-        violations.append(&mut self.callers.watchers.violations);
-        WorkerReport {
-            late: self.callers.late,
-            violations,
-            busy,
-            cpu,
-            expected: self.callers.expected,
-            unknown: self.callers.unknown,
-            delivered: self.callers.watchers.delivered,
-            missing,
-            unsent,
-            ended: self.callers.now,
-            records: self.callers.records,
-        }
+        WorkerReport::of(self.callers, cpu, busy, unsent)
     }
 }
