@@ -169,7 +169,8 @@ impl Callers {
         self.callers[caller].is_busy = false;
         self.callers[caller].stream = 0;
         self.busy -= 1;
-        self.idle.rest(u32::try_from(caller).unwrap_or(u32::MAX));
+        let client = self.callers[caller].client;
+        self.idle.rest(u32::try_from(caller).unwrap_or(u32::MAX), client);
     }
 
     /// A connection is gone: every call on it fails.

@@ -102,7 +102,8 @@ impl Worker {
         if !plan.ops.is_empty() {
             for number in 0..clients {
                 worker.callers.callers.push(CallerState::new(number % conns));
-                worker.callers.idle.rest(u32::try_from(number).context("too many callers")?);
+                let caller = u32::try_from(number).context("too many callers")?;
+                worker.callers.idle.rest(caller, number % conns);
             }
         }
         Ok(worker)
@@ -219,12 +220,10 @@ impl Worker {
     fn issue(&mut self, now: u64, until: u64) {
         let Some(arrivals) = &mut self.arrivals else {
             // Closed loop: an idle caller calls again.
-            for caller in self.callers.idle.take_all() {
-                if self.left > 0 && self.can_call(caller) {
-                    self.begin(caller, now, now);
-                } else {
-                    self.callers.idle.rest(caller);
-                }
+            let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+            let links = &self.connections.links;
+            for caller in self.callers.idle.take_all(most, |client| links[client].can_call()) {
+                self.begin(caller, now, now);
             }
             return;
         };
@@ -246,12 +245,8 @@ impl Worker {
     }
 
     fn take_idle(&mut self) -> Option<u32> {
-        let (links, callers) = (&self.connections.links, &self.callers.callers);
-        self.callers.idle.take(|caller| links[callers[caller as usize].client].can_call())
-    }
-
-    fn can_call(&self, caller: u32) -> bool {
-        self.connections.links[self.callers.callers[caller as usize].client].can_call()
+        let links = &self.connections.links;
+        self.callers.idle.take(|client| links[client].can_call())
     }
 
     fn begin(&mut self, caller: u32, intended: u64, now: u64) {
