@@ -1,5 +1,6 @@
 //! Callers of one thread, and what answers do to them. No socket is touched here.
 
+use crate::clock;
 use crate::login;
 use crate::plan::Plan;
 use crate::record::{OpRecord, histogram};
@@ -94,7 +95,8 @@ pub(super) struct Callers {
     pub(super) failed: u64,
     pub(super) last_error: String,
     endpoints: Vec<String>,
-    /// When this turn began, or the connection that is read now was looked at.
+    /// When this turn began, or bytes were read last: replies have no earlier time, since they may
+    /// have come while others were read, or while the thread waited for its CPU.
     pub(super) now: u64,
     /// The connection whose turn it is.
     pub(super) client: usize,
@@ -279,6 +281,10 @@ impl Callers {
 }
 
 impl ReplySink for Callers {
+    fn arrived(&mut self) {
+        self.now = clock::nanos();
+    }
+
     fn message(&mut self, token: u32, body: &[u8]) {
         if token & WATCH != 0 {
             let stream = (token & !WATCH) as usize;

@@ -378,9 +378,6 @@ impl Worker {
         let link = &mut links[number];
         let Some(client) = &mut link.client else { return };
         self.callers.client = number;
-        // Replies on it may have come while those of other connections were read: with the time of
-        // the turn's beginning their latencies would be too short.
-        self.callers.now = clock::nanos();
         let result = BUFFER.with_borrow_mut(|buffer| client.read(buffer, &mut self.callers));
         link.is_dirty = true; // credit for what was read
         if let Err(error) = result {

@@ -24,6 +24,8 @@ const PIECES: usize = 16;
 
 /// The receiver of replies.
 pub trait ReplySink {
+    /// Bytes were read from the socket just now; what is in them follows.
+    fn arrived(&mut self) {}
     /// A message of the call that was made with this token.
     fn message(&mut self, token: u32, body: &[u8]);
     /// The call is over.
@@ -276,6 +278,7 @@ impl ClientConnection {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
             Err(error) => return Err(error),
         };
+        sink.arrived();
         if self.partial.is_empty() {
             let mut rest = &buffer[..read];
             self.events(&mut rest, sink)?;
@@ -390,5 +393,49 @@ fn length(known: &[u8]) -> Result<Option<usize>, &'static str> {
 impl AsFd for ClientConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Heard(Vec<&'static str>);
+
+    impl ReplySink for Heard {
+        fn arrived(&mut self) {
+            self.0.push("arrived");
+        }
+
+        fn message(&mut self, _: u32, _: &[u8]) {}
+
+        fn end(&mut self, _: u32, _: Result<(), CallFailure>) {}
+
+        fn reset(&mut self, _: u32, _: u32) {
+            self.0.push("reset");
+        }
+    }
+
+    #[test]
+    fn a_sink_is_told_of_bytes_behind_each_read_and_before_what_is_in_them() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let mut client = ClientConnection::connect(&endpoint, Duration::from_secs(5)).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let (mut heard, mut buffer) = (Heard::default(), [0; 1024]);
+        client.read(&mut buffer, &mut heard).unwrap();
+        assert!(heard.0.is_empty(), "nothing was sent");
+        client.call(RpcMethod::Other("/a.B/C"), 7, b"").unwrap();
+        // SETTINGS without any, and RST_STREAM of stream 1.
+        peer.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
+        peer.write_all(&[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]).unwrap();
+        while !heard.0.contains(&"reset") {
+            client.read(&mut buffer, &mut heard).unwrap();
+        }
+        assert_eq!((heard.0[0], heard.0.iter().filter(|what| **what == "reset").count()), ("arrived", 1));
     }
 }
