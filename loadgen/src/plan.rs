@@ -49,8 +49,9 @@ pub struct Plan {
     pub arrivals: ArrivalShape,
     /// Seconds from one look of an open loop's thread to its next one at least: it begins the calls
     /// that are due and reads replies no more often, so that it takes less CPU beside a server on
-    /// the same machine. Both wait for the look, and latencies count that. 0: as often as calls
-    /// are due and replies come. Where callers call again at once it has no effect.
+    /// the same machine. A call waits for a look to begin, and its reply for another one; each
+    /// further call of an operation begins with the reply before, and waits for its own reply's
+    /// look. Latencies count all of that. 0: as often as calls are due and replies come.
     pub turn_every: f64,
     /// Calls in all; none: as long as the run lasts.
     pub total: Option<u64>,

@@ -8,6 +8,7 @@ mod connections;
 mod disk_probe;
 mod idle;
 mod links;
+mod looks;
 mod round;
 mod samples;
 mod shared;

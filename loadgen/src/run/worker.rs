@@ -17,6 +17,7 @@ use crate::login;
 use crate::plan::{OpKind, Plan};
 use crate::run::callers::{CallerState, Callers, WATCH};
 use crate::run::connections::Connections;
+use crate::run::looks::Looks;
 use crate::run::shared::RunShared;
 use crate::run::watchers::{create, create_for_leases};
 use crate::run::worker_report::WorkerReport;
@@ -50,8 +51,7 @@ pub(super) struct Worker {
     meter: (u64, u64),
     is_metered: bool,
     traffic_ended: u64,
-    /// When the thread last looked at its sockets.
-    looked: u64,
+    looks: Looks,
 }
 
 /// This thread's share of something.
@@ -91,7 +91,7 @@ impl Worker {
             meter: (0, 0),
             is_metered: false,
             traffic_ended: 0,
-            looked: 0,
+            looks: Looks::new(plan.turn_every),
         };
         let clients = share_of(plan.clients, thread, plan.threads).max(1);
         let shared_conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
@@ -309,8 +309,7 @@ impl Worker {
         if self.arrivals.is_none() {
             return patience;
         }
-        let next = self.looked + clock::from_seconds(self.plan.turn_every);
-        let time = next.saturating_sub(clock::nanos());
+        let time = self.looks.until_next(clock::nanos());
         clock::rest(Duration::from_nanos(time));
         patience.saturating_sub(time)
     }
@@ -322,7 +321,7 @@ impl Worker {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
         let ready = self.connections.wait(patience, &mut events)?;
         self.callers.now = clock::nanos();
-        self.looked = self.callers.now;
+        let (looked, mut has_unread) = (self.callers.now, ready == events.len());
         for event in &events[..ready] {
             let (flags, data) = (event.flags, event.data);
             let link = usize::try_from(data.u64()).unwrap_or(usize::MAX);
@@ -330,9 +329,10 @@ impl Worker {
                 self.connections.links[link].is_dirty = true;
             }
             if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
-                self.read(link);
+                has_unread |= self.read(link);
             }
         }
+        self.looks.note(looked, has_unread);
         let now = self.callers.now;
         while !self.callers.again.is_empty() {
             for caller in std::mem::take(&mut self.callers.again) {
@@ -370,28 +370,36 @@ impl Worker {
         }
     }
 
-    fn read(&mut self, number: usize) {
+    /// Reads a connection once; whether there may be more.
+    fn read(&mut self, number: usize) -> bool {
         thread_local! {
             static BUFFER: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
         }
         let Connections { epoll, links } = &mut self.connections;
         let link = &mut links[number];
-        let Some(client) = &mut link.client else { return };
+        let Some(client) = &mut link.client else { return false };
         self.callers.client = number;
         let result = BUFFER.with_borrow_mut(|buffer| client.read(buffer, &mut self.callers));
         link.is_dirty = true; // credit for what was read
-        if let Err(error) = result {
-            return self.lose(number, &error);
-        }
+        let has_more = match result {
+            Ok(has_more) => has_more,
+            Err(error) => {
+                self.lose(number, &error);
+                return false;
+            }
+        };
         // It was made for one operation, which is over.
         if link.anew.is_some() && !self.callers.callers[number].is_busy {
-            return link.close(epoll);
+            link.close(epoll);
+            return false;
         }
         let slow = self.plan.watch.as_ref().map_or(0, |watch| watch.slow);
         if slow > 0 && link.is_watch {
             link.rests_until = self.callers.now + slow * 1_000_000;
             link.listen(epoll, number);
+            return false;
         }
+        has_more
     }
 
     fn flush(&mut self) {
