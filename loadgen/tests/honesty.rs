@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, Faults};
+use revd_loadgen::clock;
 use revd_loadgen::cost::CostSource;
 use revd_loadgen::measure::Session;
 use revd_loadgen::plan::{OpKind, Plan, PlannedOp, WatchPlan};
@@ -181,6 +182,25 @@ fn looks_that_are_far_apart_are_a_part_of_latencies() {
     let closed = Plan { turn_every: 0.02, total: Some(1_000), ..puts() };
     let closed = self::run(Faults::default(), closed);
     assert!(slow(&closed, 15) < 900, "callers that call again at once wait for no look");
+}
+
+/// Calls that became due since the last look before a signal found no look, and not no caller.
+#[test]
+fn an_interrupted_run_names_no_calls_that_its_last_look_did_not_see() {
+    let fake = Fake::start(Faults::default());
+    let plan = Plan { rate: Some(1_000.0), duration: 30.0, turn_every: 0.05, clients: 1_000, ..puts() };
+    let plan = Plan { name: "test".to_owned(), endpoints: vec![fake.endpoint.clone()], ..plan };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let session = Session { is_quiet: true, interrupted: Arc::clone(&interrupted) };
+    let run = std::thread::scope(|scope| {
+        let run = scope.spawn(|| session.run(&plan, 1, &CostSource::default()).unwrap());
+        clock::rest(Duration::from_millis(500));
+        interrupted.store(true, Ordering::Relaxed);
+        run.join().unwrap()
+    });
+    assert_eq!(run.stopped.as_deref(), Some("interrupted"));
+    assert!(run.op("put").next().unwrap().count > 50);
+    assert_eq!(run.rounds[0].generator.unsent, 0, "{:?}", run.warnings);
 }
 
 /// A server without users is asked for a token once, and again once it wants one.

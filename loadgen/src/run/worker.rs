@@ -50,7 +50,8 @@ pub(super) struct Worker {
     /// CPU time and time at the end of the warm-up.
     meter: (u64, u64),
     is_metered: bool,
-    traffic_ended: u64,
+    /// When calls that were due were begun last.
+    issued: u64,
     looks: Looks,
 }
 
@@ -90,7 +91,7 @@ impl Worker {
             start_revision,
             meter: (0, 0),
             is_metered: false,
-            traffic_ended: 0,
+            issued: 0,
             looks: Looks::new(plan.turn_every),
         };
         let clients = share_of(plan.clients, thread, plan.threads).max(1);
@@ -145,7 +146,6 @@ impl Worker {
         self.meter = (clock::thread_cpu(), clock::nanos());
         self.traffic(until)?;
         let (cpu, time) = (clock::thread_cpu() - self.meter.0, clock::nanos() - self.meter.1);
-        self.traffic_ended = clock::nanos();
         self.drain()?;
         Ok(self.report(cpu, cpu as f64 / time.max(1) as f64))
     }
@@ -201,7 +201,7 @@ impl Worker {
                 self.plan.ops.is_empty() && self.plan.catches_up() && self.callers.watchers.behind() == 0;
             if is_over || has_caught_up || self.is_stopped() {
                 if self.arrivals.is_some() && !self.is_stopped() {
-                    self.issue(now, until); // calls that were due since the last look
+                    self.issue(now, until); // calls that became due since the last look
                 }
                 return Ok(());
             }
@@ -218,6 +218,7 @@ impl Worker {
 
     /// Begins due calls.
     fn issue(&mut self, now: u64, until: u64) {
+        self.issued = now;
         let Some(arrivals) = &mut self.arrivals else {
             // Closed loop: an idle caller calls again.
             let most = usize::try_from(self.left).unwrap_or(usize::MAX);
@@ -476,7 +477,8 @@ impl Worker {
         if let Some(broken) = self.callers.watchers.broken.take() {
             self.shared.stop(&broken);
         }
-        let end = self.callers.counts_until.min(self.traffic_ended);
+        // A run that was stopped did not come to those that became due later.
+        let end = self.callers.counts_until.min(self.issued + 1);
         let mut unsent = 0;
         while let Some(arrivals) =
             self.arrivals.as_mut().filter(|arrivals| self.left > 0 && arrivals.next() < end)
