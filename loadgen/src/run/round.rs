@@ -136,7 +136,7 @@ fn execute(
     let catches_up = plan.catches_up();
     // Watchers that catch up are what is measured, from the first moment on.
     let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
-    let shared = Arc::new(RunShared { threads: plan.threads, ..RunShared::default() });
+    let shared = Arc::new(RunShared::new(plan.threads));
     let compactor = compactions::start(plan, &shared)?;
     let probe = disk_probe::start(plan, around.source.data_folder.as_deref(), &shared)?;
     let mut threads = Vec::new();

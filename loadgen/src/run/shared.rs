@@ -1,6 +1,6 @@
 //! State shared by the threads of a run.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,13 +18,18 @@ pub(super) struct RunShared {
     pub(super) events: AtomicU64,
     /// The newest revision that a reply has shown.
     pub(super) newest: AtomicI64,
-    /// Events that must come by what all threads have confirmed, and how many threads have.
-    pub(super) expected: AtomicU64,
-    pub(super) threads: usize,
-    pub(super) confirmed: AtomicUsize,
+    /// Events that must come by the replies that threads have had, and how many threads have had all
+    /// of theirs.
+    expected: AtomicU64,
+    threads: usize,
+    confirmed: AtomicUsize,
 }
 
 impl RunShared {
+    pub(super) fn new(threads: usize) -> Self {
+        Self { threads, ..Self::default() }
+    }
+
     pub(super) fn stop(&self, why: &str) {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_owned());
         self.stopped.store(true, Relaxed);
@@ -38,12 +43,32 @@ impl RunShared {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// A thread has had all of its replies, or waits for no more: by them so many events must come.
     pub(super) fn confirm(&self, expected: u64) {
         self.expected.fetch_add(expected, Relaxed);
+        self.confirmed.fetch_add(1, Release);
     }
 
+    /// All events have come that any reply tells of.
     pub(super) fn is_all_delivered(&self) -> bool {
-        self.confirmed.load(Relaxed) == self.threads
+        self.confirmed.load(Acquire) == self.threads
             && self.events.load(Relaxed) >= self.expected.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_complete_when_every_thread_has_had_its_replies() {
+        let shared = RunShared::new(2);
+        shared.confirm(3);
+        shared.events.store(3, Relaxed);
+        assert!(!shared.is_all_delivered(), "the other thread may have replies to come");
+        shared.confirm(2);
+        assert!(!shared.is_all_delivered(), "3 of 5");
+        shared.events.store(5, Relaxed);
+        assert!(shared.is_all_delivered());
     }
 }

@@ -449,9 +449,12 @@ impl Worker {
         });
         give_up += longest.max().unwrap_or(0);
         let mut delivered = self.callers.watchers.delivered;
-        self.shared.confirm(self.callers.expected);
-        self.shared.confirmed.fetch_add(1, Relaxed);
+        let mut is_confirmed = false;
         while clock::nanos() < give_up && !self.is_stopped() {
+            // Watchers of other threads wait for the events of what these callers have written.
+            if self.callers.busy == 0 && !std::mem::replace(&mut is_confirmed, true) {
+                self.shared.confirm(self.callers.expected);
+            }
             let waits = self.callers.busy > 0
                 || self.callers.source.waiting() > 0
                 || self.callers.watchers.behind() > 0
@@ -459,15 +462,16 @@ impl Worker {
             if !waits {
                 break;
             }
-            let confirmed = self.callers.expected;
             self.turn(TURN_MAX / 10)?;
-            self.shared.confirm(self.callers.expected - confirmed);
             self.callers.now = clock::nanos();
             self.sweep(self.callers.now);
             if self.callers.watchers.delivered > delivered {
                 delivered = self.callers.watchers.delivered;
                 give_up = give_up.max(clock::nanos() + DRAIN); // events still come, if slowly
             }
+        }
+        if !is_confirmed {
+            self.shared.confirm(self.callers.expected);
         }
         self.sweep(clock::nanos());
         Ok(())

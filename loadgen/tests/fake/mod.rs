@@ -21,6 +21,9 @@ use revd_loadgen::wire::fields::{FieldValue, MessageFields, bytes, put_bytes, pu
 pub(crate) struct Faults {
     /// So long after the first write it does nothing for so long.
     pub(crate) stall: Option<(Duration, Duration)>,
+    /// The write that comes as this one by number is done and answered 300 ms later, and others are
+    /// not kept waiting.
+    pub(crate) holds_put: Option<u64>,
     /// One of so many events is not sent.
     pub(crate) forgets_event: Option<u64>,
     /// After so many writes, one is answered with an old revision.
@@ -87,6 +90,8 @@ struct FakePeer {
     calls: BTreeMap<u32, FakeCall>,
     partial: Vec<u8>,
     has_preface: bool,
+    /// A call that is answered at this time.
+    held: Option<(u64, u32, FakeCall)>,
 }
 
 struct FakeServer {
@@ -96,6 +101,7 @@ struct FakeServer {
     events: u64,
     first_put: Option<u64>,
     has_stalled: bool,
+    has_held: bool,
     is_dead: bool,
     logins: Arc<AtomicU64>,
 }
@@ -113,6 +119,7 @@ impl FakeServer {
             events: 0,
             first_put: None,
             has_stalled: false,
+            has_held: false,
             is_dead: false,
             logins,
         }
@@ -141,6 +148,7 @@ impl FakeServer {
                     calls: BTreeMap::new(),
                     partial: Vec::new(),
                     has_preface: false,
+                    held: None,
                 });
             }
             if let (Some((after, length)), Some(first), false) =
@@ -241,6 +249,9 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
 
 impl FakePeer {
     fn turn(&mut self, server: &mut FakeServer, events: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+        if let Some((_, stream, call)) = self.held.take_if(|(until, ..)| *until <= clock::nanos()) {
+            self.reply(stream, &call, server, events);
+        }
         let mut buffer = vec![0; 64 * 1024];
         let read = match self.socket.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -323,7 +334,17 @@ impl FakePeer {
             return;
         }
         let Some(call) = self.calls.remove(&stream) else { return };
-        match server.answer(&call, events) {
+        let is_put = call.path == "/etcdserverpb.KV/Put";
+        if is_put && !server.has_held && server.faults.holds_put == Some(server.puts + 1) {
+            server.has_held = true;
+            self.held = Some((clock::nanos() + 300_000_000, stream, call));
+        } else {
+            self.reply(stream, &call, server, events);
+        }
+    }
+
+    fn reply(&mut self, stream: u32, call: &FakeCall, server: &mut FakeServer, events: &mut Vec<Vec<u8>>) {
+        match server.answer(call, events) {
             Ok(reply) => {
                 self.http2.send_head(
                     stream,
