@@ -119,7 +119,8 @@ pub struct GeneratorCost {
     pub cpu_seconds: f64,
     /// The share of its time in which the busiest thread had work.
     pub busy: f64,
-    /// How late calls of an open loop were sent, 99 of 100.
+    /// How late calls of an open loop were sent for which a caller was free, in microseconds, 99 of
+    /// 100; where the plan has `turn_every` the wait for a look is in it.
     pub late_p99: f64,
     /// Calls of an open loop that were meant to begin and never did: all callers were waiting.
     #[serde(default)]
