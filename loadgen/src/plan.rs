@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrivals::ArrivalShape;
 use crate::keys::{KeySpace, SizeRange};
+use crate::units::time;
 
 /// The name under which the delays of watchers stand among operations.
 pub const WATCH_NAME: &str = "watch";
@@ -17,6 +18,11 @@ const MAX_TXN_OPS: usize = 128;
 
 /// Seconds between looks of a thread at most: a stop of the run waits for one.
 const TURN_EVERY_MAX: f64 = 0.05;
+
+/// A caller makes one call from look to look at most, as its reply is read by the next one. With
+/// callers for so many looks there is one free for each call that is due, though servers answer only
+/// by the look after that.
+const CALLERS_LOOKS: f64 = 2.0;
 
 /// One run against one server or cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -307,11 +313,6 @@ impl Plan {
                 "{name}: --rate {rate} is no rate: calls a second, above 0 and at most 100,000,000"
             );
         }
-        ensure!(
-            (0.0..=TURN_EVERY_MAX).contains(&self.turn_every),
-            "{name}: turn-every = {} makes no sense: seconds, at most {TURN_EVERY_MAX}",
-            self.turn_every
-        );
         let times = [("duration", self.duration), ("warmup", self.warmup), ("timeout", self.timeout)];
         for (what, seconds) in times {
             ensure!(
@@ -327,6 +328,49 @@ impl Plan {
             );
         }
         Ok(())
+    }
+
+    /// Refuses looks that make no sense, or are so far apart that the rate cannot be kept.
+    fn check_looks(&self) -> anyhow::Result<()> {
+        use anyhow::{Context as _, ensure};
+        let Self { name, turn_every, clients, threads, .. } = self;
+        ensure!(
+            (0.0..=TURN_EVERY_MAX).contains(turn_every),
+            "{name}: turn-every = {turn_every} makes no sense: seconds, at most {TURN_EVERY_MAX}"
+        );
+        if *turn_every == 0.0 {
+            return Ok(());
+        }
+        let rate = self.rate.with_context(|| {
+            format!(
+                "{name}: turn-every = {turn_every} has no effect where callers call again at once: give a --rate, or \
+                 leave it out"
+            )
+        })?;
+        ensure!(
+            !self.connects(),
+            "{name}: turn-every = {turn_every} does not go with connect: each step of a handshake would wait for a look"
+        );
+        // Each thread has its share of callers and of the rate.
+        let threads = *threads as f64;
+        let least = (rate * turn_every * CALLERS_LOOKS / threads).ceil() * threads;
+        ensure!(
+            (*clients as f64 / threads).floor() * threads >= least,
+            "{name}: --clients {clients} is too few for --rate {rate} with turn-every = {turn_every}, as a caller makes \
+             one call from look to look: give --clients {least} or more, or a turn-every that is shorter"
+        );
+        Ok(())
+    }
+
+    /// Which looks of the generator figures rest on, if it did not look for each call.
+    #[must_use]
+    pub fn looks(&self) -> Option<String> {
+        (self.turn_every > 0.0).then(|| {
+            format!(
+                "the generator looked at clock and sockets every {} (turn-every): times have the waits for looks in them",
+                time(self.turn_every * 1e6)
+            )
+        })
     }
 
     /// Refuses plans that make no sense.
@@ -352,6 +396,7 @@ impl Plan {
             1 << 24
         );
         self.check_times()?;
+        self.check_looks()?;
         ensure!(
             (1..=MAX_TXN_OPS).contains(&self.preload_batch),
             "{name}: preload-batch = {} makes no sense: 1 to {MAX_TXN_OPS}, which servers allow in a transaction",
@@ -406,6 +451,7 @@ mod tests {
             compact_every: Some(60.0),
             disk_probe: Some(0.1),
             turn_every: 0.00025,
+            clients: 2,
             preload_batch: 128,
             ..Plan::default()
         };
@@ -418,6 +464,9 @@ mod tests {
     fn what_makes_no_sense_is_named() {
         let good = Plan { ops: vec![PlannedOp::new(OpKind::Cas)], ..Plan::default() };
         good.check().unwrap();
+        // Looks 10 ms apart have a hundred calls each.
+        let looking = |clients| Plan { turn_every: 0.01, rate: Some(10_000.0), clients, ..good.clone() };
+        looking(200).check().unwrap();
         for (bad, word) in [
             (Plan { rate: Some(-5.0), ..good.clone() }, "--rate -5"),
             (Plan { rate: Some(f64::NAN), ..good.clone() }, "--rate NaN"),
@@ -430,6 +479,11 @@ mod tests {
             (Plan { turn_every: -0.1, ..good.clone() }, "turn-every = -0.1"),
             (Plan { turn_every: f64::NAN, ..good.clone() }, "turn-every = NaN"),
             (Plan { turn_every: 0.1, ..good.clone() }, "at most 0.05"),
+            (Plan { turn_every: 0.01, ..good.clone() }, "give a --rate"),
+            (looking(199), "--clients 199 is too few for --rate 10000 with turn-every = 0.01"),
+            (Plan { rate: Some(10_001.0), ..looking(200) }, "give --clients 201 or more"),
+            (Plan { threads: 3, ..looking(200) }, "give --clients 201 or more"),
+            (Plan { ops: vec![PlannedOp::new(OpKind::Connect)], ..looking(200) }, "does not go with connect"),
             (Plan { preload_batch: 129, ..good.clone() }, "preload-batch = 129"),
             (Plan { preload_batch: 0, ..good.clone() }, "preload-batch = 0"),
             (
@@ -439,7 +493,10 @@ mod tests {
                 },
                 "connect goes with no other",
             ),
-            (Plan { watch: Some(WatchPlan { conns: 5, ..WatchPlan::default() }), ..good }, "connections"),
+            (
+                Plan { watch: Some(WatchPlan { conns: 5, ..WatchPlan::default() }), ..good.clone() },
+                "connections",
+            ),
         ] {
             let error = bad.check().unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -143,6 +143,24 @@ mod tests {
         assert_eq!(plans[2].ops[0].weight, 3);
     }
 
+    /// Those that are kept with loadgen.
+    #[test]
+    fn kept_suites_have_plans_that_make_sense() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+        let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let suites: Vec<_> = files.map(|file| Suite::read(&file).unwrap()).collect();
+        assert!(suites.len() >= 5);
+        for suite in &suites {
+            assert!(!suite.plans().unwrap().is_empty());
+            for rule in &suite.fail_if {
+                rule.parse::<crate::compare::Rule>().unwrap();
+            }
+        }
+        let large = suites.iter().find(|suite| suite.name == "ten million keys").unwrap();
+        let plan = &large.plans().unwrap()[0];
+        assert_eq!((plan.rate, plan.turn_every, plan.keys.count), (Some(5_500.0), 0.0, 10_000_000));
+    }
+
     #[test]
     fn what_is_wrong_is_named() {
         for (text, word) in [
@@ -150,6 +168,8 @@ mod tests {
             ("[[scenario]]\npreset = \"put\"\nclientz = 3", "clientz"),
             ("[[scenario]]\npreset = \"put\"\nclients = 0", "--clients"),
             ("[[scenario]]\npreset = \"large\"\ncompact-every = 0", "compact-every"),
+            ("[[scenario]]\npreset = \"put\"\nturn-every = 0.01", "give a --rate"),
+            ("[[scenario]]\npreset = \"large\"\nclients = 20", "--clients 28 or more"),
             ("[[scenario]]\npreset = \"put\"\n[[scenario]]\npreset = \"put\"", "two scenarios"),
             ("[[scenario]]\nname = \"a\"\nops = [{ op = \"fly\" }]", "fly"),
         ] {

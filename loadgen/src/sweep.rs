@@ -51,6 +51,20 @@ fn p99(run: &RunResult) -> f64 {
     names.iter().map(|name| median(run.op(name).map(|op| op.latency.p99))).fold(0.0, f64::max)
 }
 
+/// The plan at one rate.
+fn at(plan: &Plan, rate: f64) -> Plan {
+    let name = format!("{} at {}/s", plan.name, amount(rate.round()));
+    Plan { rate: Some(rate), total: None, name, ..plan.clone() }
+}
+
+/// Refuses a sweep of which any rate makes no sense with the plan.
+///
+/// # Errors
+/// As those of [`Plan::check`].
+pub fn check(plan: &Plan, rates: &Rates) -> anyhow::Result<()> {
+    rates.0.iter().try_for_each(|rate| at(plan, *rate).check())
+}
+
 /// Runs the plan at each rate, lowest first, as far as the server comes.
 ///
 /// # Errors
@@ -64,13 +78,7 @@ pub fn run(
 ) -> anyhow::Result<Vec<RunResult>> {
     let mut runs: Vec<RunResult> = Vec::new();
     for rate in &rates.0 {
-        let at = Plan {
-            rate: Some(*rate),
-            total: None,
-            name: format!("{} at {}/s", plan.name, amount(rate.round())),
-            preload: plan.preload && runs.is_empty(),
-            ..plan.clone()
-        };
+        let at = Plan { preload: plan.preload && runs.is_empty(), ..at(plan, *rate) };
         let run = session.run(&at, rounds, source)?;
         let is_over = achieved(&run) < rate * COLLAPSED || run.stopped.is_some();
         runs.push(run);
@@ -118,6 +126,17 @@ pub fn table(runs: &[RunResult]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_rate_of_a_sweep_is_checked_before_the_first_one_runs() {
+        let put = crate::presets::preset("put").unwrap();
+        let sweep =
+            |turn_every| check(&Plan { turn_every, ..put.clone() }, &"1000..64000:7".parse().unwrap());
+        sweep(0.0).unwrap();
+        sweep(0.000_25).unwrap();
+        let error = sweep(0.001).unwrap_err().to_string();
+        assert!(error.contains("put at 64,000/s: --clients 100 is too few"), "{error}");
+    }
 
     #[test]
     fn rates_grow_in_even_ratios() {

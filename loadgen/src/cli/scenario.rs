@@ -353,7 +353,9 @@ impl Common {
         plan.warmup = self.warmup.unwrap_or(plan.warmup);
         plan.rate = self.rate.or(plan.rate).filter(|rate| *rate != 0.0);
         plan.arrivals = self.arrivals.unwrap_or(plan.arrivals);
-        plan.turn_every = self.turn_every.unwrap_or(plan.turn_every);
+        // Callers that call again at once wait for no look, whatever the preset says.
+        let preset = if plan.rate.is_some() { plan.turn_every } else { 0.0 };
+        plan.turn_every = self.turn_every.unwrap_or(preset);
         plan.timeout = self.timeout.unwrap_or(plan.timeout);
         plan.compact_every = self.compact_every.or(plan.compact_every);
         plan.disk_probe = self.disk_probe.or(plan.disk_probe);
@@ -382,7 +384,7 @@ pub(super) fn run(scenario: Scenario) -> anyhow::Result<ExitCode> {
     let Some(rates) = &common.sweep else {
         return run_plan(&plan, common.rounds, &common.server, &common.outputs);
     };
-    plan.check()?;
+    sweep::check(&plan, rates)?;
     let started = common.server.start()?;
     common.server.pin()?;
     let source = common.server.cost_source(started.as_ref())?;
@@ -411,4 +413,35 @@ fn run_plan(plan: &Plan, rounds: usize, server: &ServerArgs, outputs: &Outputs) 
     let label = started.as_ref().map_or("server", |servers| &servers.name);
     outputs.write(&plan.name, &[label], std::slice::from_ref(&run), &[])?;
     Ok(status(&[run]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Words {
+        #[command(subcommand)]
+        scenario: Scenario,
+    }
+
+    fn planned(words: &[&str]) -> Plan {
+        let scenario = Words::parse_from([&["loadgen"], words].concat()).scenario;
+        let (mut plan, common) = scenario.plan().unwrap();
+        common.change(&mut plan);
+        plan
+    }
+
+    #[test]
+    fn flags_say_how_often_a_thread_looks() {
+        let looks = |words: &[&str]| planned(words).turn_every;
+        assert_eq!(looks(&["put", "--rate", "1000", "--turn-every", "250us"]), 0.000_25);
+        assert_eq!(looks(&["put", "--rate", "1000"]), 0.0);
+        assert_eq!(looks(&["run", "large"]), 0.000_25);
+        assert_eq!(looks(&["run", "large", "--turn-every", "0"]), 0.0);
+        assert_eq!(looks(&["run", "large", "--rate", "0"]), 0.0, "callers that call again at once");
+        let refused = planned(&["put", "--turn-every", "1ms"]).check().unwrap_err().to_string();
+        assert!(refused.contains("give a --rate"), "{refused}");
+    }
 }
