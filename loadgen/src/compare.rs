@@ -286,6 +286,31 @@ pub fn compare(base: &[RunResult], new: &[RunResult], rules: &[Rule]) -> anyhow:
     Ok(rows)
 }
 
+/// Scenarios whose figures differ for what the generator did: it looked at its sockets more seldom
+/// in one of the two.
+#[must_use]
+pub fn differences(base: &[RunResult], new: &[RunResult]) -> Vec<String> {
+    let looks = |run: &RunResult| match run.plan.turn_every {
+        0.0 => "for each call".to_owned(),
+        every => format!("every {}", time(every * 1e6)),
+    };
+    let pairs = new.iter().filter_map(|run| {
+        let before = base.iter().find(|base| base.plan.name == run.plan.name)?;
+        (before.plan.turn_every != run.plan.turn_every).then_some((before, run))
+    });
+    pairs
+        .map(|(before, run)| {
+            format!(
+                "{}: turn-every differs: the generator looked {} in the base, and {} in the new result; times and CPU are \
+                 not to be compared",
+                run.plan.name,
+                looks(before),
+                looks(run)
+            )
+        })
+        .collect()
+}
+
 /// As Markdown; rules first.
 #[must_use]
 pub fn table(rows: &[Checked]) -> String {
@@ -399,6 +424,18 @@ mod tests {
         }
         let nothing = compare(&[run(&[1])], &[run(&[1])], &["lock.p99 > 1x".parse().unwrap()]);
         assert!(nothing.unwrap_err().to_string().contains("about nothing"));
+    }
+
+    #[test]
+    fn looks_that_differ_are_named() {
+        let (often, mut seldom) = (run(&[100]), run(&[100]));
+        assert!(differences(std::slice::from_ref(&often), std::slice::from_ref(&seldom)).is_empty());
+        seldom.plan.turn_every = 0.000_25;
+        let said = differences(&[often], &[seldom]);
+        assert!(
+            said.len() == 1 && said[0].contains("for each call in the base, and every 250 us"),
+            "{said:?}"
+        );
     }
 
     #[test]

@@ -88,12 +88,19 @@ fn a_run_is_measured_over_time_beside_compactions_and_a_probe_of_the_disk() {
     }
     assert!(round.disk_probe.len() >= 3 && round.disk_probe.iter().all(|slowest| *slowest > 0.0));
 
-    for words in ["raw fdatasync of 4 KiB", "put: p99.9 ", "of which 0 failed", "data on disk, after each"] {
+    for words in [
+        "sockets every 250 us (turn-every)",
+        "raw fdatasync of 4 KiB",
+        "put: p99.9 ",
+        "of which 0 failed",
+        "data on disk, after each",
+    ] {
         assert!(out.contains(words), "{words} is not in {out}");
     }
     let page = std::fs::read_to_string(&html).unwrap();
     for words in [
         "slowest each second",
+        "sockets every 250 us (turn-every)",
         "raw fdatasync",
         "data of the server on disk",
         "class=\"mark\"",

@@ -70,6 +70,7 @@ pub(super) fn gate(
 ) -> anyhow::Result<ExitCode> {
     let rows = compare::compare(base, new, rules)?;
     print!("{}", compare::table(&rows));
+    compare::differences(base, new).iter().for_each(|text| println!("warning: {text}"));
     if let Some(path) = junit {
         std::fs::write(path, compare::junit(&rows)?)
             .with_context(|| format!("writing {}", path.display()))?;

@@ -93,7 +93,7 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         println!("{}", ratios::table(&ratios::compare((labels[0], labels[1]), first, second)));
         ratios::without((labels[0], labels[1]), first, second).iter().for_each(|text| println!("{text}"));
         for (label, run) in labels.iter().zip([first, second]) {
-            let said = over_time::lines(run);
+            let said: Vec<_> = run.plan.looks().into_iter().chain(over_time::lines(run)).collect();
             let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
             said.iter().chain(wrong).for_each(|text| println!("{label}: {text}"));
         }

@@ -138,7 +138,7 @@ fn scenario(name: &str, group: &[Labelled<'_>]) -> String {
         for text in run.violations.iter().chain(&run.stopped) {
             let _ = writeln!(out, "<p class=\"wrong\">{}: {}</p>", escaped(labelled.label), escaped(text));
         }
-        for text in over_time::lines(run) {
+        for text in run.plan.looks().into_iter().chain(over_time::lines(run)) {
             let _ = writeln!(out, "<p>{}: {}</p>", escaped(labelled.label), escaped(&text));
         }
         for text in &run.warnings {

@@ -45,6 +45,7 @@ fn notes(run: &RunResult) -> String {
     if run.plan.rate.is_some() {
         lines.push("open loop: times count from when a call was meant to begin".to_owned());
     }
+    lines.extend(run.plan.looks());
     if let Some(events) = run.rounds.last().and_then(|round| round.events)
         && events.expected > 0
     {
