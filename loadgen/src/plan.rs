@@ -20,8 +20,8 @@ const MAX_TXN_OPS: usize = 128;
 const TURN_EVERY_MAX: f64 = 0.05;
 
 /// A caller makes one call from look to look at most, as its reply is read by the next one. With
-/// callers for so many looks there is one free for each call that is due, though servers answer only
-/// by the look after that.
+/// callers for so many looks there is one free for each call that is due, though servers answer
+/// only by the look after that.
 const CALLERS_LOOKS: f64 = 2.0;
 
 /// One run against one server or cluster.

@@ -193,7 +193,7 @@ fn large(plan: Plan) -> Plan {
         turn_every: 0.000_25,
         duration: 600.0,
         compact_every: Some(60.0),
-        disk_probe: Some(0.1),
+        disk_probe: Some(0.02),
         // A stall of 36 ms keeps all of them waiting; calls that begin late for that count from the
         // clock all the same.
         clients: 2_000,

@@ -138,7 +138,7 @@ mod tests {
         assert_eq!((watch.watchers, watch.streams, plans[0].duration), (500, 100, 3.0));
         let large = &plans[1];
         assert_eq!((large.keys.count, large.keys.size, large.preload_batch), (77, 64, 128));
-        assert_eq!((large.compact_every, large.disk_probe), (Some(2.5), Some(0.1)));
+        assert_eq!((large.compact_every, large.disk_probe), (Some(2.5), Some(0.02)));
         assert_eq!((plans[2].clients, plans[2].keys.count, plans[2].ops.len()), (7, 77, 2));
         assert_eq!(plans[2].ops[0].weight, 3);
     }

@@ -46,8 +46,8 @@ pub(super) struct Common {
     #[arg(long, help_heading = "Load")]
     arrivals: Option<ArrivalShape>,
     /// Time from one look of a thread at clock and sockets to its next one at least, where calls go
-    /// by the clock: less CPU for the generator; a call waits for a look to begin, and its reply for
-    /// another
+    /// by the clock: less CPU for the generator; a call waits for a look to begin, and its reply
+    /// for another
     #[arg(long, value_name = "TIME", value_parser = seconds, help_heading = "Load")]
     turn_every: Option<f64>,
     /// Rates to be tried one after the other: 1000..64000:7

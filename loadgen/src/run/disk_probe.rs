@@ -1,9 +1,11 @@
 //! A raw probe of the disk beside a run: small durable writes on the file system of the server's
 //! data, which show when the disk itself stands still.
 //!
-//! It shares the disk with the server, so it waits behind the server's own writes too.
+//! It shares the disk with the server, so it waits behind the server's own writes too. It writes in
+//! place, so that the file system has nothing to note but the data.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use crate::run::shared::RunShared;
 
 /// Bytes of a write.
 const BLOCK: [u8; 4096] = [0x5a; 4096];
-/// The file is appended to up to here, and begun again then.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Blocks of the file: each is written in turn.
+const BLOCKS: u64 = 256;
 /// Longer runs have their last second here, as those of operations.
 const SECONDS_MAX: usize = 1_000_000;
 
@@ -42,25 +44,32 @@ pub(super) fn start(
     let (Some(every), Some(folder)) = (plan.disk_probe, data_folder) else { return Ok(None) };
     // Beside the data, not in it: its size is measured.
     let folder = folder.parent().unwrap_or(folder);
-    let file = tempfile::tempfile_in(folder);
+    let file = tempfile::tempfile_in(folder).and_then(|file| filled(&file).map(|()| file));
     let file = file.with_context(|| format!("making a file to probe the disk in {}", folder.display()))?;
     let work = move |time: &RunTime| probe(&file, clock::from_seconds(every), time);
     Ok(Some(Beside::start("loadgen-probe", plan, shared, work)?))
 }
 
+/// Writes all blocks of the file once.
+fn filled(file: &File) -> io::Result<()> {
+    let at = |block: u64| block * BLOCK.len() as u64;
+    (0..BLOCKS).try_for_each(|block| file.write_all_at(&BLOCK, at(block)))?;
+    file.sync_all()
+}
+
 fn probe(file: &File, every: u64, time: &RunTime) -> DiskProbe {
     let mut probe = DiskProbe::default();
-    let (mut next, mut end) = (clock::nanos(), 0);
+    let (mut next, mut block) = (clock::nanos(), 0);
     while time.rest_until(next) {
         let begun = clock::nanos();
-        let written = file.write_all_at(&BLOCK, end).and_then(|()| file.sync_data());
+        let written = file.write_all_at(&BLOCK, block * BLOCK.len() as u64).and_then(|()| file.sync_data());
         let now = clock::nanos();
         if let Err(error) = written {
             probe.error = Some(format!("the probe of the disk ended early: {error}"));
             break;
         }
         probe.add(begun, now, time.from);
-        end = (end + BLOCK.len() as u64) % FILE_BYTES_MAX;
+        block = (block + 1) % BLOCKS;
         next = (next + every).max(now);
     }
     probe

@@ -18,8 +18,8 @@ pub(super) struct RunShared {
     pub(super) events: AtomicU64,
     /// The newest revision that a reply has shown.
     pub(super) newest: AtomicI64,
-    /// Events that must come by the replies that threads have had, and how many threads have had all
-    /// of theirs.
+    /// Events that must come by the replies that threads have had, and how many threads have had
+    /// all of theirs.
     expected: AtomicU64,
     threads: usize,
     confirmed: AtomicUsize,
