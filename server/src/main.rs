@@ -14,6 +14,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     memory::without_huge_pages(); // first: what is touched before lies in huge ones for good
     memory::with_rare_collections();
+    memory::with_late_purges();
     match cli::parse(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(Some(subcommand)) => return offline(&subcommand),
         Ok(None) => {}

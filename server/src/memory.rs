@@ -25,15 +25,39 @@ pub fn with_rare_collections() {
     }
 }
 
-/// `mi_option_generic_collect` of mimalloc's third version, which its crate does not name.
+/// From now on no thread that allocates gives free pages of the process back to the system, which
+/// was milliseconds of a core each second under load: [`give_back_all`] does. Where nothing calls
+/// that, pages go back behind a minute. Another time that the environment has set
+/// (`MIMALLOC_PURGE_DELAY`) stays.
+pub fn with_late_purges() {
+    // SAFETY: the option is read; one that is not there is 0.
+    let is_usual = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) } == 1_000;
+    if is_usual {
+        // SAFETY: no other thread allocates yet, and the option may be any number of milliseconds.
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
+    }
+}
+
+/// `mi_option_purge_delay`, in milliseconds, and `mi_option_generic_collect` of mimalloc's third
+/// version, which its crate does not name.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const GENERIC_COLLECT: libmimalloc_sys::mi_option_t = 34;
 /// So many options that version has.
 const _: () = assert!(libmimalloc_sys::_mi_option_last == 47);
 
-/// Gives back what this thread's heap does not use.
+/// Frees the pages that this thread's heap does not use; the system has them back with the next
+/// [`give_back_all`].
 pub fn give_back() {
-    // SAFETY: no arguments, no preconditions; it only looks after the calling thread's heap.
+    // SAFETY: no preconditions; it only looks after the calling thread's heap.
     unsafe { libmimalloc_sys::mi_collect(false) }
+}
+
+/// Gives all pages back to the system that no heap of this process has: milliseconds, for a thread
+/// that no core waits for.
+pub fn give_back_all() {
+    // SAFETY: no preconditions; it looks after the calling thread's heap, and after pages that no
+    // heap has.
+    unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
 /// Bytes that this process may use: what the machine has, or what the cgroup it runs in allows.
@@ -92,6 +116,15 @@ mod tests {
         assert_eq!(every(), 1_000_000);
         with_rare_collections();
         assert_eq!(every(), 1_000_000);
+    }
+
+    #[test]
+    fn the_allocator_knows_the_time_by_this_number() {
+        // SAFETY: the option is read.
+        let delay = || unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
+        assert_eq!(delay(), 1_000);
+        with_late_purges();
+        assert_eq!(delay(), 60_000);
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let collect = duties::cleaner::start(Arc::clone(&counters), Garbage::free)
         .context("starting the thread that frees memory")?;
     member.machine.store().collect_garbage(collect);
+    duties::memory::start().context("starting the thread that gives memory back")?;
     let (listening, listeners) = mpsc::channel();
     let (ready, stop) = (Latch::default(), Latch::default());
     let common = Common {
