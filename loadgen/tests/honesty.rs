@@ -188,8 +188,8 @@ fn looks_that_are_far_apart_are_a_part_of_latencies() {
     let run = run(Faults::default(), plan);
     let (op, generator) = (run.op("put").next().unwrap(), run.rounds[0].generator);
     assert_eq!((op.count, generator.unsent), (2_000, 0), "{:?}", op.errors);
-    // Each takes 20 ms but for the time from a look to the calls that begin behind it, which is long
-    // where the thread waits for its CPU.
+    // Each takes 20 ms but for the time from a look to the calls that begin behind it, which is
+    // long where the thread waits for its CPU.
     assert!(slow(&run, 10) > 1_500, "{} of 2,000 took 10 ms or more", slow(&run, 10));
 }
 
