@@ -114,14 +114,15 @@ fn threads_share_callers_rates_and_watchers() {
     assert!(calls.abs_diff(3_000) <= 3, "{calls}");
 }
 
-/// The last reply of one thread comes when the other has had all of its own, and all events that
-/// are known by then: its watchers wait for the events of that write, too.
+/// The last reply of one thread comes when time is up, and the other has had all of its own and all
+/// events that are known by then: its watchers wait for the events of that write, too.
 #[test]
 fn watchers_of_a_thread_wait_for_the_last_replies_of_others() {
-    let run = run(Faults { holds_put: Some(200), ..Faults::default() }, Plan { threads: 2, ..watched() });
+    let plan = Plan { threads: 2, total: None, duration: 0.4, clients: 200, ..watched() };
+    let run = run(Faults { holds_put: Some(195), ..Faults::default() }, plan);
     let events = run.rounds[0].events.unwrap();
-    assert_eq!((events.delivered, events.expected), (200 * 20, 200 * 20));
-    assert!(run.is_good() && slow(&run, 250) == 1, "{:?}", run.violations);
+    assert!(events.expected >= 195 * 20 && events.delivered == events.expected, "{events:?}");
+    assert!(run.is_good() && slow(&run, 250) >= 1, "{:?}", run.violations);
 }
 
 #[test]
