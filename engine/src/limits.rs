@@ -119,8 +119,10 @@ pub(crate) const SPARE_ROWS_MAX: usize = if cfg!(test) { 2 } else { 32 };
 pub(crate) const WORK_BETWEEN_PAUSES: u32 = 1_000;
 /// Such a pause.
 pub(crate) const PAUSE: Duration = Duration::from_micros(200);
-/// Looks at a key, of which nothing else is read, in the time of a step.
-pub(crate) const LOOKS_PER_STEP: usize = 2;
+/// Keys of the index that a compaction looks at in the time of a step.
+pub(crate) const WALKED_KEYS_PER_STEP: usize = 2;
+/// Records that are counted, of which the key is read alone, in the time of a step.
+pub(crate) const COUNTED_PER_STEP: usize = 8;
 /// Bytes that are laid out, checksummed and given to the disk in the time of a step.
 pub(crate) const BYTES_PER_STEP: usize = 2 * 1024;
 /// Unsaved bytes above which a checkpoint makes no pauses: it is behind, and calls wait when it

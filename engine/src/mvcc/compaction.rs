@@ -36,7 +36,7 @@ use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_COUNTED_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX,
     COMPACT_LOOKS_PER_RECORD, COMPACT_RECORDS_PER_OWN, COMPACT_RECORDS_PER_STEP,
     COMPACT_RECORDS_PER_STEP_MAX, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
-    COMPACT_SMALL_RECORDS, LOOKS_PER_STEP, key_bytes_max,
+    COMPACT_SMALL_RECORDS, COUNTED_PER_STEP, key_bytes_max,
 };
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
@@ -372,7 +372,7 @@ fn count(
     seek(&mut cursor, from)?;
     for number in 0..COMPACT_COUNTED_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
-        pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
+        pauses.count(u32::from(number.is_multiple_of(COUNTED_PER_STEP)));
         let revision = record_key(key)?.revision;
         if revision.main > through {
             return Ok(walking());

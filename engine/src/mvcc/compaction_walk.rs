@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_WALK_KEYS_PER_STEP, COMPACT_WALK_KEYS_PER_STEP_MAX, COMPACT_WALK_STEPS,
-    LOOKS_PER_STEP,
+    WALKED_KEYS_PER_STEP,
 };
 use crate::mvcc::kept_puts::KeptPuts;
 use crate::mvcc::key_index::IndexRoot;
@@ -71,7 +71,7 @@ impl Walk<'_> {
                 *from = key.to_vec();
                 return false;
             }
-            pauses.count(u32::from(number.is_multiple_of(LOOKS_PER_STEP)));
+            pauses.count(u32::from(number.is_multiple_of(WALKED_KEYS_PER_STEP)));
             let kept = history.at(self.at);
             if let Some(kept) = kept {
                 tally.add(kept.modified.main);
