@@ -263,8 +263,10 @@ pub const WATCH_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
 pub const REPLY_ATTEMPTS_MAX: u32 = 16;
 /// Time between returns of unused memory to the system.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
-/// So many times a core that is busy puts off its part of it.
-pub const GIVE_BACK_PUT_OFFS_MAX: u32 = 15;
+/// A core's part of it takes one of so many parts of its time, up to the interval below.
+pub const GIVE_BACK_PART: u32 = 2_000;
+/// The longest time between a core's parts of it.
+pub const GIVE_BACK_INTERVAL_MAX: Duration = Duration::from_secs(16);
 /// Memory of a machine that does not say how much it has.
 pub const MEMORY_ASSUMED_BYTES: u64 = 1 << 30;
 /// Remains of dropped Views that wait for the thread that frees them; a core with more frees them

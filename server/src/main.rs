@@ -14,7 +14,6 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     memory::without_huge_pages(); // first: what is touched before lies in huge ones for good
     memory::with_rare_collections();
-    memory::with_late_purges();
     match cli::parse(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(Some(subcommand)) => return offline(&subcommand),
         Ok(None) => {}
@@ -23,6 +22,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
+    memory::with_late_purges(); // from here on there is a thread for it
     let config = match config::from_process() {
         Ok(Invocation::Serve(config)) => config,
         Ok(Invocation::Version) => {

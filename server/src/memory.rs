@@ -26,14 +26,14 @@ pub fn with_rare_collections() {
 }
 
 /// From now on no thread that allocates gives free pages of the process back to the system, which
-/// was milliseconds of a core each second under load: [`give_back_all`] does. Where nothing calls
-/// that, pages go back behind a minute. Another time that the environment has set
-/// (`MIMALLOC_PURGE_DELAY`) stays.
+/// was milliseconds of a core each second under load (decision 0022): [`give_back_all`] does. Where
+/// nothing calls that, pages go back behind a minute. A time other than the usual second that the
+/// environment has set (`MIMALLOC_PURGE_DELAY`) stays.
 pub fn with_late_purges() {
     // SAFETY: the option is read; one that is not there is 0.
     let is_usual = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) } == 1_000;
     if is_usual {
-        // SAFETY: no other thread allocates yet, and the option may be any number of milliseconds.
+        // SAFETY: the option may be any number of milliseconds, at any time.
         unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
     }
 }
@@ -52,12 +52,16 @@ pub fn give_back() {
     unsafe { libmimalloc_sys::mi_collect(false) }
 }
 
-/// Gives all pages back to the system that no heap of this process has: milliseconds, for a thread
-/// that no core waits for.
+/// Gives all pages back to the system that no heap of this process has: milliseconds where they
+/// are many, for a thread that no core waits for.
 pub fn give_back_all() {
-    // SAFETY: no preconditions; it looks after the calling thread's heap, and after pages that no
-    // heap has.
-    unsafe { libmimalloc_sys::mi_collect(true) }
+    // SAFETY: no preconditions. The first call makes the calling thread a heap if it has none yet,
+    // without which the second one does nothing; that looks after this heap, and after pages that
+    // no heap has.
+    unsafe {
+        libmimalloc_sys::mi_thread_init();
+        libmimalloc_sys::mi_collect(true);
+    }
 }
 
 /// Bytes that this process may use: what the machine has, or what the cgroup it runs in allows.
@@ -118,13 +122,38 @@ mod tests {
         assert_eq!(every(), 1_000_000);
     }
 
+    /// Another thread's free pages, too, although the calling thread has never allocated: the
+    /// allocator of this test is another one.
     #[test]
-    fn the_allocator_knows_the_time_by_this_number() {
+    fn pages_that_no_heap_has_are_given_back_at_once() {
+        const BYTES: usize = 48 << 20;
         // SAFETY: the option is read.
         let delay = || unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
         assert_eq!(delay(), 1_000);
         with_late_purges();
         assert_eq!(delay(), 60_000);
+        let resident = || {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+        };
+        let used_and_freed = || {
+            // SAFETY: as many bytes are there, or none; they are freed once.
+            unsafe {
+                let bytes = libmimalloc_sys::mi_malloc(BYTES);
+                assert!(!bytes.is_null());
+                bytes.cast::<u8>().write_bytes(1, BYTES);
+                libmimalloc_sys::mi_free(bytes);
+            }
+        };
+        std::thread::spawn(used_and_freed).join().unwrap();
+        let before = resident();
+        std::thread::spawn(give_back_all).join().unwrap();
+        let after = resident();
+        assert!(after + BYTES / 2 < before, "{before} bytes before, {after} behind it");
+        // SAFETY: the option may be any number of milliseconds, at any time.
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 7) };
+        with_late_purges();
+        assert_eq!(delay(), 7, "the environment asked for it");
     }
 
     #[test]

@@ -63,13 +63,6 @@ pub fn rest(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// CPU time that the calling thread has used.
-#[must_use]
-pub fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.try_into().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

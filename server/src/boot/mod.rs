@@ -61,6 +61,7 @@ struct Process {
 pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
     runtime::limit_core_files(config.core_dumps);
+    duties::memory::start().context("starting the thread that gives memory back")?;
     let mut cpus = runtime::allowed_cpus()?;
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
     let cores_max = config.cores.unwrap_or(cpus.len());
@@ -93,7 +94,6 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let collect = duties::cleaner::start(Arc::clone(&counters), Garbage::free)
         .context("starting the thread that frees memory")?;
     member.machine.store().collect_garbage(collect);
-    duties::memory::start().context("starting the thread that gives memory back")?;
     let (listening, listeners) = mpsc::channel();
     let (ready, stop) = (Latch::default(), Latch::default());
     let common = Common {
