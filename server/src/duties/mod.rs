@@ -14,7 +14,7 @@
 //! | [`leader_watch`] | each edge | a tenth of an election timeout |
 //! | [`watch_steps`] | each edge | whenever a watcher is behind |
 //! | [`watch_progress`] | each edge | a tenth of `--watch-progress-notify-interval` |
-//! | [`memory`] | each core, and the process | `GIVE_BACK_INTERVAL`; of a core with a large heap more rarely |
+//! | [`memory`] | each core, and the process | `GIVE_BACK_INTERVAL`, or more rarely |
 //! | [`cleaner`] | the process | whenever something was dropped |
 //!
 //! One edge has the member's duties; auto compaction, lease expiry, lease checkpoints and decisions
