@@ -8,8 +8,8 @@ use crate::wire::{ClientConnection, RpcMethod};
 
 /// `Event.type` of a key that is gone.
 const DELETE: i64 = 1;
-/// Earlier than this, in nanoseconds, is too early for a lease to end.
-const EARLY: i64 = 100_000_000;
+/// Earlier by more than this, in nanoseconds, is too early for a lease to end.
+const EARLY: u64 = 100_000_000;
 
 /// The measure that events give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,12 +181,12 @@ impl RunWatchers {
                 }
             }
             WatchMeasure::Expiry if number(event, 1) == DELETE => {
-                let Some((op, late)) = source.gone(key, now) else { return };
+                let Some((op, end)) = source.gone(key, now) else { return };
                 self.delivered += 1;
-                if late < -EARLY && self.violations.len() < 10 {
-                    self.violations.push(format!("a lease ended {} ms too early", -late / 1_000_000));
+                if end.early > EARLY && self.violations.len() < 10 {
+                    self.violations.push(format!("a lease ended {} ms too early", end.early / 1_000_000));
                 }
-                record((Some(op), late.max(0).cast_unsigned()));
+                record((Some(op), end.late));
             }
             WatchMeasure::Expiry => {}
         }

@@ -264,7 +264,7 @@ impl Worker {
         let state = &self.callers.callers[caller as usize];
         let mut body = std::mem::take(&mut self.body);
         body.clear();
-        let ask = NextCall { caller, intended: state.intended, body: &mut body };
+        let ask = NextCall { caller, intended: state.intended, now, body: &mut body };
         let method = self.callers.source.op(state.op).request(ask);
         if !self.send(caller, method, &body, now) {
             self.callers.blocked.push((caller, method, body.clone()));

@@ -49,7 +49,19 @@ pub(crate) struct NextCall<'c> {
     pub(crate) caller: u32,
     /// When it was meant to begin: values carry it to watchers.
     pub(crate) intended: u64,
+    /// The present time: the call is not sent before it.
+    pub(crate) now: u64,
     pub(crate) body: &'c mut Vec<u8>,
+}
+
+/// The end of a key that goes with its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyEnd {
+    /// Nanoseconds since the lease was due, counted from when its grant's reply was read.
+    pub(crate) late: u64,
+    /// Nanoseconds to the first moment at which it may have ended: one that lives so long from when
+    /// it was asked for, as the server may have granted it at once.
+    pub(crate) early: u64,
 }
 
 /// One kind of operation, as one thread does it.
@@ -65,9 +77,8 @@ pub(crate) trait Operation: Send {
         0
     }
 
-    /// A key of its own is gone: how long after it should be, in nanoseconds; `None` if it is none
-    /// of its keys.
-    fn gone(&mut self, _key: &[u8], _now: u64) -> Option<i64> {
+    /// A key is gone; `None` if it is none of its own.
+    fn gone(&mut self, _key: &[u8], _now: u64) -> Option<KeyEnd> {
         None
     }
 

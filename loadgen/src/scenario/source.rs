@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::plan::{OpKind, Plan};
-use crate::scenario::operation::{OpParts, Operation};
+use crate::scenario::operation::{KeyEnd, OpParts, Operation};
 use crate::scenario::{kv, lease, lock, txn};
 
 /// Everything that one thread does.
@@ -44,9 +44,9 @@ impl OpSource {
         &mut *self.ops[op]
     }
 
-    /// An event for a key that is gone: which operation waited for it, and how late it is.
-    pub(crate) fn gone(&mut self, key: &[u8], now: u64) -> Option<(usize, i64)> {
-        self.ops.iter_mut().enumerate().find_map(|(at, op)| op.gone(key, now).map(|late| (at, late)))
+    /// An event for a key that is gone: which operation waited for it, and whether it is in time.
+    pub(crate) fn gone(&mut self, key: &[u8], now: u64) -> Option<(usize, KeyEnd)> {
+        self.ops.iter_mut().enumerate().find_map(|(at, op)| op.gone(key, now).map(|end| (at, end)))
     }
 
     /// Keys that should go and have not.
