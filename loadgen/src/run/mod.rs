@@ -9,6 +9,7 @@ mod disk_probe;
 mod idle;
 mod links;
 mod looks;
+mod patience;
 mod round;
 mod samples;
 mod shared;

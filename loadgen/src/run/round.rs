@@ -147,6 +147,7 @@ fn execute(
         let worker = Worker::new(plan, thread, &shared, if catches_up { revision + 1 } else { 0 })?;
         let shared = Arc::clone(&shared);
         let body = move || {
+            let _guard = StopsOnPanic(Arc::clone(&shared));
             let report = worker.run();
             if let Err(error) = &report {
                 shared.stop(&format!("{error:#}"));
@@ -172,6 +173,17 @@ fn execute(
     }
     anyhow::ensure!(!reports.is_empty(), "{what}: {}", shared.why().unwrap_or_default());
     Ok(outcome(plan, &shared, reports, watched, beside))
+}
+
+/// Ends the run when its thread panics: others would wait for replies of that one.
+struct StopsOnPanic(Arc<RunShared>);
+
+impl Drop for StopsOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop("a generator thread has panicked");
+        }
+    }
 }
 
 /// The results of threads beside the callers.

@@ -49,10 +49,14 @@ impl RunShared {
         self.confirmed.fetch_add(1, Release);
     }
 
+    /// No thread has replies to come that others wait for.
+    pub(super) fn are_all_confirmed(&self) -> bool {
+        self.confirmed.load(Acquire) == self.threads
+    }
+
     /// All events have come that any reply tells of.
     pub(super) fn is_all_delivered(&self) -> bool {
-        self.confirmed.load(Acquire) == self.threads
-            && self.events.load(Relaxed) >= self.expected.load(Relaxed)
+        self.are_all_confirmed() && self.events.load(Relaxed) >= self.expected.load(Relaxed)
     }
 }
 
@@ -65,8 +69,10 @@ mod tests {
         let shared = RunShared::new(2);
         shared.confirm(3);
         shared.events.store(3, Relaxed);
+        assert!(!shared.are_all_confirmed());
         assert!(!shared.is_all_delivered(), "the other thread may have replies to come");
         shared.confirm(2);
+        assert!(shared.are_all_confirmed());
         assert!(!shared.is_all_delivered(), "3 of 5");
         shared.events.store(5, Relaxed);
         assert!(shared.is_all_delivered());

@@ -18,6 +18,7 @@ use crate::plan::{OpKind, Plan};
 use crate::run::callers::{CallerState, Callers, WATCH};
 use crate::run::connections::Connections;
 use crate::run::looks::Looks;
+use crate::run::patience::Patience;
 use crate::run::shared::RunShared;
 use crate::run::watchers::{create, create_for_leases};
 use crate::run::worker_report::WorkerReport;
@@ -28,8 +29,6 @@ use crate::wire::RpcMethod;
 const READ_BYTES: usize = 256 * 1024;
 /// A turn waits no longer, so that decisions of other threads are seen.
 const TURN_MAX: u64 = 50_000_000;
-/// Replies may take this long after the last call.
-const DRAIN: u64 = 10 * SECOND;
 
 /// A thread.
 pub(super) struct Worker {
@@ -442,15 +441,14 @@ impl Worker {
 
     /// Waits for replies on their way.
     fn drain(&mut self) -> anyhow::Result<()> {
-        let mut give_up = clock::nanos() + DRAIN;
         let longest = self.plan.ops.iter().map(|op| match op.kind {
             OpKind::LeaseExpiry { ttl } => u64::try_from(ttl).unwrap_or(0) * SECOND,
             _ => 0,
         });
-        give_up += longest.max().unwrap_or(0);
-        let mut delivered = self.callers.watchers.delivered;
+        let longest = longest.max().unwrap_or(0);
+        let mut patience = Patience::new(clock::nanos(), self.callers.watchers.delivered, longest);
         let mut is_confirmed = false;
-        while clock::nanos() < give_up && !self.is_stopped() {
+        while !patience.is_over(clock::nanos()) && !self.is_stopped() {
             // Watchers of other threads wait for the events of what these callers have written.
             if self.callers.busy == 0 && !std::mem::replace(&mut is_confirmed, true) {
                 self.shared.confirm(self.callers.expected);
@@ -465,10 +463,10 @@ impl Worker {
             self.turn(TURN_MAX / 10)?;
             self.callers.now = clock::nanos();
             self.sweep(self.callers.now);
-            if self.callers.watchers.delivered > delivered {
-                delivered = self.callers.watchers.delivered;
-                give_up = give_up.max(clock::nanos() + DRAIN); // events still come, if slowly
-            }
+            // Each of the others confirms by its own patience at the latest: this has an end.
+            let waits_for_others =
+                self.plan.watch.is_some() && is_confirmed && !self.shared.are_all_confirmed();
+            patience.note(clock::nanos(), self.callers.watchers.delivered, waits_for_others);
         }
         if !is_confirmed {
             self.shared.confirm(self.callers.expected);
