@@ -7,6 +7,7 @@ use std::str::FromStr;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use crate::plan::Plan;
 use crate::result::{RoundResult, RunResult, median};
 use crate::units::{amount, bytes, time};
 
@@ -287,28 +288,49 @@ pub fn compare(base: &[RunResult], new: &[RunResult], rules: &[Rule]) -> anyhow:
 }
 
 /// Scenarios whose figures differ for what the generator did: it looked at its sockets more seldom
-/// in one of the two.
+/// in one of the two, or had the disk write for its probe more often.
 #[must_use]
 pub fn differences(base: &[RunResult], new: &[RunResult]) -> Vec<String> {
-    let looks = |run: &RunResult| match run.plan.turn_every {
+    let pairs =
+        new.iter().filter_map(|run| Some((base.iter().find(|base| base.plan.name == run.plan.name)?, run)));
+    pairs
+        .flat_map(|(before, run)| {
+            [looks_differ(&before.plan, &run.plan), probes_differ(&before.plan, &run.plan)]
+        })
+        .flatten()
+        .collect()
+}
+
+fn looks_differ(before: &Plan, plan: &Plan) -> Option<String> {
+    let looks = |plan: &Plan| match plan.turn_every {
         0.0 => "for each call".to_owned(),
         every => format!("every {}", time(every * 1e6)),
     };
-    let pairs = new.iter().filter_map(|run| {
-        let before = base.iter().find(|base| base.plan.name == run.plan.name)?;
-        (before.plan.turn_every != run.plan.turn_every).then_some((before, run))
-    });
-    pairs
-        .map(|(before, run)| {
-            format!(
-                "{}: turn-every differs: the generator looked {} in the base, and {} in the new result; times and CPU are \
-                 not to be compared",
-                run.plan.name,
-                looks(before),
-                looks(run)
-            )
-        })
-        .collect()
+    (before.turn_every != plan.turn_every).then(|| {
+        format!(
+            "{}: turn-every differs: the generator looked {} in the base, and {} in the new result; times and CPU are \
+             not to be compared",
+            plan.name,
+            looks(before),
+            looks(plan)
+        )
+    })
+}
+
+fn probes_differ(before: &Plan, plan: &Plan) -> Option<String> {
+    let probes = |plan: &Plan| match plan.disk_probe {
+        None => "at no time".to_owned(),
+        Some(every) => format!("every {}", time(every * 1e6)),
+    };
+    (before.disk_probe != plan.disk_probe).then(|| {
+        format!(
+            "{}: disk-probe differs: the disk was probed {} in the base, and {} in the new result; each probe is a flush, \
+             behind which writes of the server wait, and the more often they come the shorter stalls are seen",
+            plan.name,
+            probes(before),
+            probes(plan)
+        )
+    })
 }
 
 /// As Markdown; rules first.
@@ -436,6 +458,19 @@ mod tests {
             said.len() == 1 && said[0].contains("for each call in the base, and every 250 us"),
             "{said:?}"
         );
+    }
+
+    #[test]
+    fn probes_of_the_disk_that_differ_are_named() {
+        let (mut base, mut new) = (run(&[100]), run(&[100]));
+        (base.plan.disk_probe, new.plan.disk_probe) = (Some(0.1), Some(0.02));
+        let said = differences(&[base], std::slice::from_ref(&new));
+        assert!(
+            said.len() == 1 && said[0].contains("every 100 ms in the base, and every 20.0 ms in the new"),
+            "{said:?}"
+        );
+        let said = differences(&[run(&[100])], &[new]);
+        assert!(said.len() == 1 && said[0].contains("at no time in the base"), "{said:?}");
     }
 
     #[test]

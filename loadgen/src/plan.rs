@@ -70,7 +70,8 @@ pub struct Plan {
     /// reads in pages that have begun go on.
     pub compact_every: Option<f64>,
     /// Seconds between writes of 4 KiB to a file of loadgen's own beside the server's data, each
-    /// with an fdatasync: whether the disk itself stands still. None: no such writes.
+    /// with an fdatasync: whether the disk itself stands still. The disk has so many flushes more.
+    /// None: no such writes.
     pub disk_probe: Option<f64>,
     /// Watchers beside them.
     pub watch: Option<WatchPlan>,

@@ -1,8 +1,9 @@
 //! A raw probe of the disk beside a run: small durable writes on the file system of the server's
 //! data, which show when the disk itself stands still.
 //!
-//! It shares the disk with the server, so it waits behind the server's own writes too. It writes in
-//! place, so that the file system has nothing to note but the data.
+//! It shares the disk with the server, so it waits behind the server's own writes too, and those
+//! wait for its flushes. It writes in place, so that the file system has nothing to note but the
+//! data: a stall of the file system's journal alone is not seen.
 
 use std::fs::File;
 use std::io;
@@ -52,9 +53,18 @@ pub(super) fn start(
 
 /// Writes all blocks of the file once.
 fn filled(file: &File) -> io::Result<()> {
-    let at = |block: u64| block * BLOCK.len() as u64;
-    (0..BLOCKS).try_for_each(|block| file.write_all_at(&BLOCK, at(block)))?;
+    (0..BLOCKS).try_for_each(|block| written(file, block))?;
     file.sync_all()
+}
+
+/// Writes a block of the file again, with a flush.
+fn rewritten(file: &File, block: u64) -> io::Result<()> {
+    written(file, block)?;
+    file.sync_data()
+}
+
+fn written(file: &File, block: u64) -> io::Result<()> {
+    file.write_all_at(&BLOCK, block % BLOCKS * BLOCK.len() as u64)
 }
 
 fn probe(file: &File, every: u64, time: &RunTime) -> DiskProbe {
@@ -62,14 +72,14 @@ fn probe(file: &File, every: u64, time: &RunTime) -> DiskProbe {
     let (mut next, mut block) = (clock::nanos(), 0);
     while time.rest_until(next) {
         let begun = clock::nanos();
-        let written = file.write_all_at(&BLOCK, block * BLOCK.len() as u64).and_then(|()| file.sync_data());
+        let written = rewritten(file, block);
         let now = clock::nanos();
         if let Err(error) = written {
             probe.error = Some(format!("the probe of the disk ended early: {error}"));
             break;
         }
         probe.add(begun, now, time.from);
-        block = (block + 1) % BLOCKS;
+        block += 1;
         next = (next + every).max(now);
     }
     probe
@@ -94,6 +104,14 @@ impl DiskProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_is_as_long_as_it_was_at_first() {
+        let file = tempfile::tempfile().unwrap();
+        filled(&file).unwrap();
+        (BLOCKS - 2..BLOCKS + 3).for_each(|block| rewritten(&file, block).unwrap());
+        assert_eq!(file.metadata().unwrap().len(), 1 << 20);
+    }
 
     #[test]
     fn a_write_counts_in_all_seconds_in_which_it_was_under_way() {
