@@ -57,7 +57,9 @@ pub struct Plan {
     /// that are due and reads replies no more often, so that it takes less CPU beside a server on
     /// the same machine. A call waits for a look to begin, and its reply for another one; each
     /// further call of an operation begins with the reply before, and waits for its own reply's
-    /// look. Latencies count all of that. 0: as often as calls are due and replies come.
+    /// look. The rest of a request that socket or window had no room for goes out at once; a part
+    /// of a reply that comes later than the one before waits for a look of its own. Latencies count
+    /// all of that. 0: as often as calls are due and replies come.
     pub turn_every: f64,
     /// Calls in all; none: as long as the run lasts.
     pub total: Option<u64>,

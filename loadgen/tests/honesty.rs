@@ -11,6 +11,7 @@ use std::time::Duration;
 use fake::{Fake, Faults};
 use revd_loadgen::clock;
 use revd_loadgen::cost::CostSource;
+use revd_loadgen::keys::SizeRange;
 use revd_loadgen::measure::Session;
 use revd_loadgen::plan::{OpKind, Plan, PlannedOp, WatchPlan};
 use revd_loadgen::result::RunResult;
@@ -192,6 +193,17 @@ fn looks_that_are_far_apart_are_a_part_of_latencies() {
     // Each takes 20 ms but for the time from a look to the calls that begin behind it, which is
     // long where the thread waits for its CPU.
     assert!(slow(&run, 10) > 1_500, "{} of 2,000 took 10 ms or more", slow(&run, 10));
+}
+
+/// A put of 8 MiB goes out in pieces, as the server has room for them: the first one waits for a
+/// look, and its reply for another one.
+#[test]
+fn the_rest_of_a_request_waits_for_no_look() {
+    let val_size = SizeRange { min: 8 << 20, max: 8 << 20 };
+    let plan = Plan { rate: Some(4.0), duration: 1.0, turn_every: 0.05, val_size, ..puts() };
+    let run = run(Faults::default(), plan);
+    let op = run.op("put").next().unwrap();
+    assert!(op.count == 4 && op.latency.min < 250_000.0, "{:?}", op.latency);
 }
 
 /// Calls that became due since the last look before a signal found no look, and not no caller.

@@ -57,6 +57,11 @@ impl Connections {
         flushed.filter_map(|(number, result)| Some((number, result.err()?))).collect()
     }
 
+    /// Whether a part of a request waits on any of them, behind what was sent of it.
+    pub(super) fn have_unsent(&self) -> bool {
+        self.links.iter().any(Link::has_unsent)
+    }
+
     /// Waits for at most `patience` nanoseconds; how many events there are.
     ///
     /// # Errors

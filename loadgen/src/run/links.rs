@@ -57,6 +57,11 @@ impl Link {
         self.client.is_some() || self.anew.is_some()
     }
 
+    /// Whether a part of a request is not sent yet, for its socket or the server's window is full.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.is_blocked || self.client.as_ref().is_some_and(ClientConnection::has_backlog)
+    }
+
     /// Takes a connection, under its number.
     pub(super) fn attach(
         &mut self,

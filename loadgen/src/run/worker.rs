@@ -304,12 +304,16 @@ impl Worker {
         true
     }
 
-    /// In an open loop, waits until the thread may look again; the patience that is left then.
+    /// In an open loop, waits until the thread may look again; the patience that is left then. The
+    /// rest of a request goes out as soon as the server takes it: it has waited for its look.
     fn wait_for_look(&self, patience: u64) -> u64 {
         if self.arrivals.is_none() {
             return patience;
         }
         let time = self.looks.until_next(clock::nanos());
+        if time == 0 || self.connections.have_unsent() {
+            return patience;
+        }
         clock::rest(Duration::from_nanos(time));
         patience.saturating_sub(time)
     }

@@ -238,6 +238,12 @@ impl ClientConnection {
         !self.http2.out().is_empty()
     }
 
+    /// Something waits to be sent, or for the server's window.
+    #[must_use]
+    pub fn has_backlog(&self) -> bool {
+        self.http2.backlog() > 0
+    }
+
     /// Sends what the system takes; true when nothing is left.
     ///
     /// # Errors
