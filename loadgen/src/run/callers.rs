@@ -24,7 +24,7 @@ pub(super) struct CallerState {
     /// When its operation was meant to begin, and when it did.
     pub(super) intended: u64,
     pub(super) begun: u64,
-    /// When the call under way was sent.
+    /// When the call under way was sent, or was to be, while its connection has no stream for it.
     pub(super) asked: u64,
     /// The stream of the call under way; 0 for none.
     pub(super) stream: u32,
@@ -45,6 +45,12 @@ impl CallerState {
     /// On this connection, and with nothing to do.
     pub(super) fn new(client: usize) -> Self {
         Self { client, ..Self::default() }
+    }
+
+    /// It begins an operation.
+    pub(super) fn begins(&mut self, op: usize, intended: u64, now: u64) {
+        (self.op, self.is_busy, self.intended) = (op, true, intended);
+        (self.begun, self.asked) = (now, now);
     }
 
     /// It has made a call, when `newest` was confirmed to any caller.
@@ -338,5 +344,47 @@ impl ReplySink for Callers {
             }
             self.fail(caller, &format!("the server reset the stream (code {code})"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{OpKind, PlannedOp};
+
+    const TIMEOUT: u64 = 30 * clock::SECOND;
+
+    /// One caller of puts, who has rested so far.
+    fn callers() -> Callers {
+        let plan = Plan { ops: vec![PlannedOp::new(OpKind::Put { prev_kv: false })], ..Plan::default() };
+        let mut callers = Callers::new(&plan, OpSource::new(&plan, 0), "watch");
+        callers.callers.push(CallerState::new(0));
+        callers
+    }
+
+    #[test]
+    fn bytes_that_have_arrived_move_the_present_time_forward() {
+        let mut callers = callers();
+        let before = clock::nanos();
+        callers.arrived();
+        let first = callers.now;
+        clock::rest(std::time::Duration::from_millis(1));
+        callers.arrived();
+        assert!(first >= before && callers.now >= first + 1_000_000, "{first} and {}", callers.now);
+    }
+
+    /// The connection has no stream for the call: it times out as one that was sent does, and not
+    /// by the call before.
+    #[test]
+    fn a_call_that_waits_for_a_stream_has_its_whole_time() {
+        let mut callers = callers();
+        let now = 100 * clock::SECOND;
+        callers.callers[0].begins(0, now, now);
+        callers.busy = 1;
+        callers.blocked.push((0, RpcMethod::Put, Vec::new()));
+        callers.time_out(now + TIMEOUT, TIMEOUT, |_, _| panic!("it has its time until now"));
+        assert_eq!((callers.busy, callers.failed, callers.blocked.len()), (1, 0, 1));
+        callers.time_out(now + TIMEOUT + 1, TIMEOUT, |_, stream| assert_eq!(stream, 0));
+        assert_eq!((callers.busy, callers.failed, callers.blocked.len()), (0, 1, 0));
     }
 }

@@ -253,14 +253,14 @@ impl Worker {
         self.left -= 1;
         self.callers.busy += 1;
         let op = self.callers.source.choose();
-        let state = &mut self.callers.callers[caller as usize];
-        (state.op, state.is_busy, state.intended, state.begun) = (op, true, intended, now);
+        self.callers.callers[caller as usize].begins(op, intended, now);
         self.ask(caller, now);
     }
 
     /// Makes the next call of a caller's operation.
     fn ask(&mut self, caller: u32, now: u64) {
-        let state = &self.callers.callers[caller as usize];
+        let state = &mut self.callers.callers[caller as usize];
+        state.asked = now;
         let mut body = std::mem::take(&mut self.body);
         body.clear();
         let ask = NextCall { caller, intended: state.intended, now, body: &mut body };
