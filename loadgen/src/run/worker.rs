@@ -27,6 +27,8 @@ use crate::wire::RpcMethod;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 * 1024;
+/// The connection, one of callers, that the watcher of the thread's leases is on.
+const LEASE_LINK: usize = 0;
 /// A turn waits no longer, so that decisions of other threads are seen.
 const TURN_MAX: u64 = 50_000_000;
 
@@ -176,15 +178,19 @@ impl Worker {
                 link.is_dirty = true;
             }
         }
-        if self.plan.ops.iter().any(|op| matches!(op.kind, OpKind::LeaseExpiry { .. })) {
+        if self.watches_leases() {
             let request = create_for_leases(&self.plan, thread);
             let token = WATCH | u32::try_from(self.callers.watchers.streams()).context("too many streams")?;
-            let link = &mut self.connections.links[0];
+            let link = &mut self.connections.links[LEASE_LINK];
             let client = link.client.as_mut().context("the connection is lost")?;
             self.callers.watchers.open(client, token, now, std::iter::once(request))?;
             link.is_dirty = true;
         }
         Ok(())
+    }
+
+    fn watches_leases(&self) -> bool {
+        self.plan.ops.iter().any(|op| matches!(op.kind, OpKind::LeaseExpiry { .. }))
     }
 
     fn traffic(&mut self, until: u64) -> anyhow::Result<()> {
@@ -416,7 +422,7 @@ impl Worker {
     fn lose(&mut self, number: usize, error: &io::Error) {
         if self.connections.lose(number, self.callers.now) {
             let what = format!("connection lost: {error}");
-            if self.connections.links[number].is_watch {
+            if self.connections.links[number].is_watch || (number == LEASE_LINK && self.watches_leases()) {
                 self.callers.watchers.broken.get_or_insert(format!("watchers: {what}"));
             }
             self.callers.lose(number, &what);
