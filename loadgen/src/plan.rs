@@ -21,7 +21,8 @@ const TURN_EVERY_MAX: f64 = 0.05;
 
 /// A caller makes one call from look to look at most, as its reply is read by the next one. With
 /// callers for so many looks there is one free for each call that is due, though servers answer
-/// only by the look after that.
+/// only by the look after that: at constant arrivals, and where an operation is one call. Bursts of
+/// other arrivals, and operations of several calls, may find all callers waiting.
 const CALLERS_LOOKS: f64 = 2.0;
 
 /// One run against one server or cluster.

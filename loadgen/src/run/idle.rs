@@ -28,7 +28,8 @@ impl IdleCallers {
     }
 
     /// The caller that has rested for longest on the connection whose turn it is. Connections that
-    /// cannot be called lose their turn, and are not looked at again before the others had theirs.
+    /// cannot be called lose their turn to one that can, and are looked at again when those that
+    /// wait now have had theirs; while none can be called, all are looked at each time.
     pub(super) fn take(&mut self, can_call: impl Fn(usize) -> bool) -> Option<u32> {
         let skipped = self.turns.iter().position(|client| can_call(*client))?;
         self.turns.rotate_left(skipped);
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(idle.take_all(2, |_| true), [4]);
     }
 
-    /// Lost connections are looked at once in a round of all connections, and their callers never.
+    /// In a round of all connections, half of which are lost.
     #[test]
     fn lost_connections_are_passed_over_once_in_a_round() {
         let mut idle = idle(200, 50);

@@ -21,7 +21,8 @@ pub(super) struct WorkerReport {
     pub(super) missing: u64,
     /// Calls of an open loop that found no free caller.
     pub(super) unsent: u64,
-    /// When the last measured reply came.
+    /// When the thread had nothing more to wait for, or was stopped: the last turn that read what
+    /// was on its way. The measured time of a run by `total` ends with the last one of all threads.
     pub(super) ended: u64,
 }
 

@@ -408,6 +408,7 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+    use crate::clock;
 
     #[derive(Default)]
     struct Heard(Vec<&'static str>);
@@ -439,7 +440,9 @@ mod tests {
         // SETTINGS without any, and RST_STREAM of stream 1.
         peer.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).unwrap();
         peer.write_all(&[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]).unwrap();
+        let until = clock::nanos() + 30 * clock::SECOND;
         while !heard.0.contains(&"reset") {
+            assert!(clock::nanos() < until, "it was told of {:?} alone", heard.0);
             client.read(&mut buffer, &mut heard).unwrap();
         }
         assert_eq!((heard.0[0], heard.0.iter().filter(|what| **what == "reset").count()), ("arrived", 1));
