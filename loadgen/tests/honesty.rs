@@ -203,7 +203,7 @@ fn the_rest_of_a_request_waits_for_no_look() {
     let plan = Plan { rate: Some(4.0), duration: 1.0, turn_every: 0.05, val_size, ..puts() };
     let run = run(Faults::default(), plan);
     let op = run.op("put").next().unwrap();
-    assert!(op.count == 4 && op.latency.min < 250_000.0, "{:?}", op.latency);
+    assert!(op.count >= 3 && op.latency.min < 250_000.0, "{:?}", op.latency);
 }
 
 /// Calls that became due since the last look before a signal found no look, and not no caller.
