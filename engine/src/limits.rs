@@ -129,6 +129,11 @@ pub(crate) const BYTES_PER_STEP: usize = 2 * 1024;
 /// falls back further.
 pub(crate) const PAUSES_UNSAVED_BYTES_MAX: usize = 8 * 1024 * 1024;
 
+/// A turn has one of so many keys that wait to forget revisions forget them where that is more than
+/// it is asked for.
+pub const FORGET_PARTS: usize = 256;
+/// And so many times as many as it is asked for at most.
+pub const FORGET_TIMES_MAX: usize = 8;
 /// Bytes of keys that forget revisions in one turn, or one key: each is compared to be found.
 pub const FORGET_BYTES_PER_TURN: usize = 256 * 1024;
 

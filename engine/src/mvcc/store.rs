@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
-use crate::limits::{DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN, FREED_NODES_PER_SHARE};
+use crate::limits::{
+    DEFRAGMENT_REFUSALS_MAX, FORGET_BYTES_PER_TURN, FORGET_PARTS, FORGET_TIMES_MAX, FREED_NODES_PER_SHARE,
+};
 use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
@@ -203,16 +205,16 @@ impl Store {
         self.sweep.is_some()
     }
 
-    /// Has at most `keys_max` keys, and a bounded number of their bytes, forget revisions that are
-    /// gone; true if there are more of them.
-    pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
+    /// Has `keys` keys, more where very many wait, and a bounded number of their bytes, forget
+    /// revisions that are gone; true if there are more of them.
+    pub fn forget_compacted(&mut self, keys: usize) -> bool {
         // The compaction under way may still need what a later one has made unreadable.
         let at = self.pass.as_ref().map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
         // Readers that are behind are told first that something is missing.
         self.index.forget(at.min(self.trimmed));
         // A key is found by comparing it, and one that is forgotten may be freed with a View.
         let mut bytes = 0;
-        for _ in 0..keys_max {
+        for _ in 0..forgetting(keys, self.to_compact.len()) {
             if bytes >= FORGET_BYTES_PER_TURN {
                 break;
             }
@@ -448,4 +450,23 @@ pub(crate) fn rows_of(tree: &Snapshot, table: SmallTable) -> Result<Vec<(Vec<u8>
         rows.push((key[1..].to_vec(), row.to_vec()));
     }
     Ok(rows)
+}
+
+/// Keys that forget revisions in a turn that is asked for `keys`, of so many that wait: a full store
+/// may list more with each turn of puts and deletes than a short turn has forget, and nothing else
+/// bounds the list.
+fn forgetting(keys: usize, waiting: usize) -> usize {
+    (waiting / FORGET_PARTS).clamp(keys, keys * FORGET_TIMES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_keys_forget_in_a_turn_where_very_many_wait() {
+        assert_eq!([0, 64, 16_000].map(|waiting| forgetting(64, waiting)), [64; 3]);
+        assert_eq!([32_000, 100_000, 1_000_000].map(|waiting| forgetting(64, waiting)), [125, 390, 512]);
+        assert_eq!(forgetting(0, 1_000_000), 0);
+    }
 }

@@ -134,7 +134,8 @@ pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
 pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of unsaved records at which applying waits for the checkpoint: the disk sets the pace.
 pub const UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Keys that forget compacted revisions in one turn of the state core, 2 to 10 us each.
+/// Keys that forget compacted revisions in one turn of the state core, 2 to 10 us each where they
+/// have few; more where very many wait.
 pub const FORGET_KEYS_PER_TURN: usize = 64;
 
 // Apply.
