@@ -263,7 +263,8 @@ pub const WATCH_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
 pub const REPLY_ATTEMPTS_MAX: u32 = 16;
 /// Time between returns of unused memory to the system.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
-/// A core's part of it takes one of so many parts of its time, up to the interval below.
+/// A core spends one in so many parts of its time on looking through its heap, or more where that
+/// would be more rarely than below.
 pub const GIVE_BACK_PART: u32 = 2_000;
 /// The longest time between a core's parts of it.
 pub const GIVE_BACK_INTERVAL_MAX: Duration = Duration::from_secs(16);

@@ -33,7 +33,7 @@ pub fn with_late_purges() {
     // SAFETY: the option is read; one that is not there is 0.
     let is_usual = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) } == 1_000;
     if is_usual {
-        // SAFETY: the option may be any number of milliseconds, at any time.
+        // SAFETY: no other thread allocates yet, and the option may be any number of milliseconds.
         unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
     }
 }
@@ -132,10 +132,6 @@ mod tests {
         assert_eq!(delay(), 1_000);
         with_late_purges();
         assert_eq!(delay(), 60_000);
-        let resident = || {
-            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
-        };
         let used_and_freed = || {
             // SAFETY: as many bytes are there, or none; they are freed once.
             unsafe {
@@ -143,17 +139,31 @@ mod tests {
                 assert!(!bytes.is_null());
                 bytes.cast::<u8>().write_bytes(1, BYTES);
                 libmimalloc_sys::mi_free(bytes);
+                bytes.expose_provenance()
             }
         };
-        std::thread::spawn(used_and_freed).join().unwrap();
-        let before = resident();
+        let freed = std::thread::spawn(used_and_freed).join().unwrap();
+        assert!(resident_pages(freed, BYTES) > 10_000, "no thread has given them back");
         std::thread::spawn(give_back_all).join().unwrap();
-        let after = resident();
-        assert!(after + BYTES / 2 < before, "{before} bytes before, {after} behind it");
-        // SAFETY: the option may be any number of milliseconds, at any time.
+        assert!(resident_pages(freed, BYTES) < 100);
+        // SAFETY: no other thread of this process reads the option.
         unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 7) };
         with_late_purges();
         assert_eq!(delay(), 7, "the environment asked for it");
+        // SAFETY: as above.
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
+    }
+
+    /// How many whole pages of so many bytes from an address on are in memory.
+    fn resident_pages(from: usize, bytes: usize) -> usize {
+        let page = rustix::param::page_size();
+        let (from, pages) = (from.next_multiple_of(page), bytes / page - 1);
+        let mut are_there = vec![0_u8; pages];
+        let start = std::ptr::without_provenance_mut(from);
+        // SAFETY: the kernel writes a byte for each page, and reads none of them.
+        let failed = unsafe { libc::mincore(start, pages * page, are_there.as_mut_ptr()) };
+        assert_eq!(failed, 0, "the allocator keeps the addresses");
+        are_there.iter().filter(|is_there| **is_there & 1 == 1).count()
     }
 
     #[test]

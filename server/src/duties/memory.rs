@@ -22,7 +22,8 @@ pub async fn run() {
 }
 
 /// Time to the next walk over a heap of which the last one took so long: it looks at all pages, so
-/// that it is long where the heap is large, and in one piece.
+/// that it is long where the heap is large, and in one piece. Where the core had to wait for its
+/// CPU meanwhile, that counts too, once.
 fn time_between(took: Duration) -> Duration {
     (took * limits::GIVE_BACK_PART).clamp(limits::GIVE_BACK_INTERVAL, limits::GIVE_BACK_INTERVAL_MAX)
 }
