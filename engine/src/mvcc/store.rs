@@ -452,9 +452,9 @@ pub(crate) fn rows_of(tree: &Snapshot, table: SmallTable) -> Result<Vec<(Vec<u8>
     Ok(rows)
 }
 
-/// Keys that forget revisions in a turn that is asked for `keys`, of so many that wait: a full store
-/// may list more with each turn of puts and deletes than a short turn has forget, and nothing else
-/// bounds the list.
+/// Keys that forget revisions in a turn that is asked for `keys`, of so many that wait: a
+/// busy store may list more with each turn of puts and deletes than a short turn has forget, and
+/// nothing else bounds the list.
 fn forgetting(keys: usize, waiting: usize) -> usize {
     (waiting / FORGET_PARTS).clamp(keys, keys * FORGET_TIMES_MAX)
 }
