@@ -55,13 +55,11 @@ pub fn give_back() {
 /// Gives all pages back to the system that no heap of this process has: milliseconds where they
 /// are many, for a thread that no core waits for.
 pub fn give_back_all() {
-    // SAFETY: no preconditions. The first call makes the calling thread a heap if it has none yet,
-    // without which the second one does nothing; that looks after this heap, and after pages that
-    // no heap has.
-    unsafe {
-        libmimalloc_sys::mi_thread_init();
-        libmimalloc_sys::mi_collect(true);
-    }
+    // SAFETY: no preconditions; it makes the calling thread a heap if it has none yet, without
+    // which the next call would do nothing.
+    unsafe { libmimalloc_sys::mi_thread_init() };
+    // SAFETY: no preconditions; it looks after this heap, and after pages that no heap has.
+    unsafe { libmimalloc_sys::mi_collect(true) }
 }
 
 /// Bytes that this process may use: what the machine has, or what the cgroup it runs in allows.
@@ -133,14 +131,14 @@ mod tests {
         with_late_purges();
         assert_eq!(delay(), 60_000);
         let used_and_freed = || {
-            // SAFETY: as many bytes are there, or none; they are freed once.
-            unsafe {
-                let bytes = libmimalloc_sys::mi_malloc(BYTES);
-                assert!(!bytes.is_null());
-                bytes.cast::<u8>().write_bytes(1, BYTES);
-                libmimalloc_sys::mi_free(bytes);
-                bytes.expose_provenance()
-            }
+            // SAFETY: any length may be asked for.
+            let bytes = unsafe { libmimalloc_sys::mi_malloc(BYTES) };
+            assert!(!bytes.is_null());
+            // SAFETY: as many bytes are there.
+            unsafe { bytes.cast::<u8>().write_bytes(1, BYTES) };
+            // SAFETY: they came from there, and are freed once.
+            unsafe { libmimalloc_sys::mi_free(bytes) };
+            bytes.expose_provenance()
         };
         let freed = std::thread::spawn(used_and_freed).join().unwrap();
         assert!(resident_pages(freed, BYTES) > 10_000, "no thread has given them back");

@@ -64,9 +64,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     duties::memory::start().context("starting the thread that gives memory back")?;
     let mut cpus = runtime::allowed_cpus()?;
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
-    let cores_max = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    let places = runtime::connection_places(cores_max, config)?;
+    let places = runtime::connection_places(config.cores.unwrap_or(cpus.len()), config)?;
     wait_for_addresses(config)?;
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
     let clients_tls = TlsDomain::open("client", config.security.clients.clone())?;
