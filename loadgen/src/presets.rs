@@ -189,7 +189,7 @@ fn large(plan: Plan) -> Plan {
         preload_batch: 128,
         // Puts and gets together, by their weights.
         rate: Some(55_000.0),
-        // The generator takes 3.5 us of CPU for a call; with a look for each call it takes 7.7.
+        // The generator takes 5 us of CPU for a call; with a look for each call it took 7.7.
         turn_every: 0.000_25,
         duration: 600.0,
         compact_every: Some(60.0),
