@@ -1,6 +1,8 @@
 //! How much memory there is, and giving back what is free: the allocator gives free pages back when
 //! it is used again, so a core that has become idle would keep what a load has left.
 
+use std::ffi::c_long;
+
 use crate::limits;
 
 /// From now on the heap is made of pages of 4 KiB. The allocator asks for huge ones, of which the
@@ -17,12 +19,7 @@ pub fn without_huge_pages() {
 /// under a load of puts (decision 0022). Another number that the
 /// environment has set (`MIMALLOC_GENERIC_COLLECT`) stays.
 pub fn with_rare_collections() {
-    // SAFETY: the option is read; one that is not there is 0.
-    let is_usual = unsafe { libmimalloc_sys::mi_option_get(GENERIC_COLLECT) } == 10_000;
-    if is_usual {
-        // SAFETY: no other thread allocates yet, and the option may be any number up to this.
-        unsafe { libmimalloc_sys::mi_option_set(GENERIC_COLLECT, 1_000_000) };
-    }
+    replace_usual(GENERIC_COLLECT, 10_000, 1_000_000);
 }
 
 /// From now on no thread that allocates gives free pages of the process back to the system, which
@@ -30,11 +27,16 @@ pub fn with_rare_collections() {
 /// nothing calls that, pages go back behind a minute. A time other than the usual second that the
 /// environment has set (`MIMALLOC_PURGE_DELAY`) stays.
 pub fn with_late_purges() {
+    replace_usual(PURGE_DELAY, 1_000, 60_000);
+}
+
+/// Sets an option of the allocator, unless the environment has set it to another number than usual.
+fn replace_usual(option: libmimalloc_sys::mi_option_t, usual: c_long, value: c_long) {
     // SAFETY: the option is read; one that is not there is 0.
-    let is_usual = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) } == 1_000;
+    let is_usual = unsafe { libmimalloc_sys::mi_option_get(option) } == usual;
     if is_usual {
-        // SAFETY: no other thread allocates yet, and the option may be any number of milliseconds.
-        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
+        // SAFETY: no other thread allocates yet, and both options may be any number up to these.
+        unsafe { libmimalloc_sys::mi_option_set(option, value) };
     }
 }
 
