@@ -277,8 +277,13 @@ pub const REPLAY_GATHERED_MIN: u64 = if cfg!(feature = "sim") { 16 } else { 64 *
 /// See [`REPLAY_GATHERED_PART`].
 pub const REPLAY_GATHERED_MAX: u64 = 1024 * 1024;
 
-/// A tail chunk of this many bytes is not merged with others any more.
+/// Bytes of a tail's chunk, unless a record is longer.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
+/// Bytes of the first chunk of a tail; each other one has twice as many as the one before it, up to
+/// [`TAIL_CHUNK_BYTES`].
+pub const TAIL_CHUNK_BYTES_MIN: usize = 4 * 1024;
+/// A chunk has an entry for so many bytes of its records: one with shorter ones is full earlier.
+pub const TAIL_BYTES_PER_ENTRY: usize = 64;
 
 // Maps.
 

@@ -153,7 +153,7 @@ impl Store {
             db,
             from: self.saved,
             to: self.meta,
-            tail: self.tail.publish().clone(),
+            tail: self.tail.publish(),
             tables: std::mem::take(&mut self.table_changes),
             index: self.index.share(),
             index_work: IndexWork {

@@ -45,6 +45,7 @@ mod state_hash;
 mod store;
 mod tables;
 pub mod tail;
+mod tail_chunk;
 pub mod verify;
 mod view;
 mod write;

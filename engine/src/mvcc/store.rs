@@ -336,7 +336,7 @@ impl Store {
         self.free_index_nodes();
         View::new(crate::mvcc::view::ViewParts {
             index,
-            tail: self.tail.publish().clone(),
+            tail: self.tail.publish(),
             tree: self.tree.clone(),
             tree_revision: self.saved.revision,
             meta: StoreMeta { revision, ..self.meta },

@@ -65,6 +65,7 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "engine/src/mvcc/key_index/node.rs",
     "engine/src/mvcc/key_index/node_box.rs",
     "engine/src/mvcc/key_index/shares.rs",
+    "engine/src/mvcc/tail_chunk.rs",
     "engine/src/prefetch.rs",
     "server/src/disk/unreadable.rs",
     "server/src/memory.rs",
