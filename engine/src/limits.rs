@@ -277,13 +277,24 @@ pub const REPLAY_GATHERED_MIN: u64 = if cfg!(feature = "sim") { 16 } else { 64 *
 /// See [`REPLAY_GATHERED_PART`].
 pub const REPLAY_GATHERED_MAX: u64 = 1024 * 1024;
 
-/// Bytes of a tail's chunk, unless a record is longer.
+/// Bytes of a tail's chunk; a record of more than a quarter of it has one of its own, if it finds no
+/// room. Such chunks are not counted as memory that waits for a checkpoint, only their records are.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
-/// Bytes of the first chunk of a tail; each other one has twice as many as the one before it, up to
+/// Bytes of a chunk that follows none; each other one has twice as many as the one before it, up to
 /// [`TAIL_CHUNK_BYTES`].
 pub const TAIL_CHUNK_BYTES_MIN: usize = 4 * 1024;
-/// A chunk has an entry for so many bytes of its records: one with shorter ones is full earlier.
-pub const TAIL_BYTES_PER_ENTRY: usize = 64;
+/// A chunk has entries, of 24 B, for records as long as those of the one before are; for records of
+/// so many bytes, where there is none.
+pub const TAIL_RECORD_BYTES: usize = 64;
+/// But for no shorter ones than these.
+pub const TAIL_RECORD_BYTES_MIN: usize = 16;
+/// And for no longer ones.
+pub const TAIL_RECORD_BYTES_MAX: usize = 256;
+/// When a transaction is undone, so many bytes of a chunk that readers share are copied at most,
+/// and so many records: what is more stays where it is, as a chunk of its own.
+pub const TAIL_COPIED_BYTES_MAX: usize = 64 * 1024;
+/// See [`TAIL_COPIED_BYTES_MAX`].
+pub const TAIL_COPIED_RECORDS_MAX: usize = 1024;
 
 // Maps.
 
@@ -292,6 +303,9 @@ pub const TAIL_BYTES_PER_ENTRY: usize = 64;
 pub const MAPS_KNOWN_MAX: usize = 64;
 
 const _: () = {
+    assert!(0 < TAIL_CHUNK_BYTES_MIN && TAIL_CHUNK_BYTES_MIN <= TAIL_CHUNK_BYTES);
+    assert!(0 < TAIL_RECORD_BYTES_MIN && TAIL_RECORD_BYTES_MIN <= TAIL_RECORD_BYTES_MAX);
+    assert!(TAIL_RECORD_BYTES_MAX <= TAIL_CHUNK_BYTES_MIN, "a chunk has an entry");
     assert!(PAGE_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
     assert!(PAGE_BYTES_DEFAULT.is_power_of_two());
     assert!(PAGE_BYTES_MIN <= PAGE_BYTES_DEFAULT && PAGE_BYTES_DEFAULT <= PAGE_BYTES_MAX);

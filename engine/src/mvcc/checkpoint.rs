@@ -209,7 +209,8 @@ impl Store {
         if !self.saves_more(kind) {
             return None;
         }
-        let earned = self.index_pace.earned(self.records_since_index, self.tail.records(), keys, kept);
+        let own = self.tail.records_after(Revision { main: self.saved.revision, sub: i64::MAX });
+        let earned = self.index_pace.earned(self.records_since_index, own, keys, kept);
         match kind {
             CheckpointKind::Quiet(quiet) => {
                 earned.or_else(|| self.index_pace.unearned(quiet, self.records_ahead_of_index(), keys, kept))

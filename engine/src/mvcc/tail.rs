@@ -3,11 +3,15 @@
 //! and is the history for watchers too.
 //!
 //! Records lie in chunks, one behind the other. The last one is open: it is filled while readers
-//! share what it has. A chunk that is full stays as it is until all of it is in the tree file.
+//! share what it has. A chunk leaves memory when all of it is in the tree file, and no reader has it
+//! any more: a View keeps all of its newest chunk.
 
 use std::sync::Arc;
 
-use crate::limits::{TAIL_CHUNK_BYTES, TAIL_CHUNK_BYTES_MIN};
+use crate::limits::{
+    TAIL_CHUNK_BYTES, TAIL_CHUNK_BYTES_MIN, TAIL_COPIED_BYTES_MAX, TAIL_COPIED_RECORDS_MAX,
+    TAIL_RECORD_BYTES, TAIL_RECORD_BYTES_MAX, TAIL_RECORD_BYTES_MIN,
+};
 use crate::mvcc::revision::{RecordKey, Revision};
 use crate::mvcc::tail_chunk::{OpenChunk, TailChunk};
 
@@ -31,7 +35,7 @@ pub struct TailView {
 
 impl Default for Tail {
     fn default() -> Self {
-        Self { full: Arc::default(), open: OpenChunk::with_room(0) }
+        Self { full: Arc::default(), open: OpenChunk::with_room(0, 0) }
     }
 }
 
@@ -43,18 +47,35 @@ impl Tail {
         assert!(last.is_none_or(|last| last < key.revision), "record {:?} follows {last:?}", key.revision);
         let bytes = parts.iter().map(|part| part.len()).sum();
         if !self.open.has_room(bytes) {
+            let next = self.next_chunk(bytes);
             self.close();
-            // A store in which little happens has little memory for it.
-            let room = (2 * self.open.room()).clamp(TAIL_CHUNK_BYTES_MIN, TAIL_CHUNK_BYTES);
-            self.open = OpenChunk::with_room(room.max(bytes));
+            self.open = next;
         }
         self.open.push(key, parts)
     }
 
-    /// The open chunk is full, as far as it goes.
+    /// A chunk to follow the open one, with room for a record of so many bytes.
+    fn next_chunk(&self, bytes: usize) -> OpenChunk {
+        // Large ones would leave much room of such chunks empty.
+        if bytes > TAIL_CHUNK_BYTES / 4 {
+            return OpenChunk::with_room(bytes, 1);
+        }
+        // A store in which little happens has little memory for it.
+        let room = (2 * self.open.room()).clamp(TAIL_CHUNK_BYTES_MIN, TAIL_CHUNK_BYTES).max(bytes);
+        let records = self.open.records();
+        let of_one = records.bytes().checked_div(records.len()).unwrap_or(TAIL_RECORD_BYTES);
+        OpenChunk::with_room(room, room / of_one.clamp(TAIL_RECORD_BYTES_MIN, TAIL_RECORD_BYTES_MAX))
+    }
+
+    /// What the open chunk has is one of the others from now on; another one takes its place then.
     fn close(&mut self) {
-        if let Some(chunk) = self.open.share() {
-            self.full = self.full.iter().cloned().chain([chunk]).collect();
+        let chunk = self.open.share();
+        self.close_with(chunk);
+    }
+
+    fn close_with(&mut self, chunk: Option<TailChunk>) {
+        if chunk.is_some() {
+            self.full = self.full.iter().cloned().chain(chunk).collect();
         }
     }
 
@@ -62,19 +83,32 @@ impl Tail {
         self.open.records().last().or_else(|| self.full.last().map(TailChunk::last))
     }
 
-    /// How many records there are.
-    pub fn records(&self) -> u64 {
-        let full = self.full.iter().map(|chunk| chunk.records().len()).sum::<usize>();
-        (full + self.open.records().len()) as u64
+    /// How many records there are above `after`.
+    pub fn records_after(&self, after: Revision) -> u64 {
+        let all = self.full.iter().map(TailChunk::records).chain([self.open.records()]);
+        all.map(|records| (records.len() - records.count_until(after)) as u64).sum()
     }
 
     /// Takes back every record above `revision`. Readers that share them keep them.
     pub fn truncate_after(&mut self, revision: Revision) {
-        self.open.truncate_after(revision);
         let whole = self.full.partition_point(|chunk| chunk.last() <= revision);
-        if let Some(chunk) = self.full.get(whole) {
-            self.open = chunk.reopened_after(revision);
-            self.full = Arc::from(&self.full[..whole]);
+        let left = match self.full.get(whole) {
+            Some(chunk) => chunk.until(revision),
+            None if self.open.truncate_after(revision) => return,
+            None => self.open.share().and_then(|chunk| chunk.until(revision)),
+        };
+        self.full = Arc::from(&self.full[..whole]);
+        self.open = OpenChunk::with_room(0, 0);
+        let Some(left) = left else { return };
+        let records = left.records();
+        // Little is copied, lest there be a chunk for each transaction that is undone.
+        if records.bytes() > TAIL_COPIED_BYTES_MAX || records.len() > TAIL_COPIED_RECORDS_MAX {
+            return self.close_with(Some(left));
+        }
+        let room = (2 * records.bytes()).max(TAIL_CHUNK_BYTES_MIN);
+        self.open = OpenChunk::with_room(room, 2 * records.len() + room / TAIL_RECORD_BYTES);
+        for (key, value) in records.iter() {
+            self.open.push(key, &[value]);
         }
     }
 
@@ -90,15 +124,8 @@ impl Tail {
             self.full = Arc::from(&self.full[gone..]);
         }
         if self.open.records().last().is_some_and(|last| last.main <= main) {
-            self.open = OpenChunk::with_room(0);
+            self.open = OpenChunk::with_room(0, 0);
         }
-    }
-
-    /// Bytes of the records it holds.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        let full = self.full.iter().map(|chunk| chunk.records().bytes()).sum::<usize>();
-        full + self.open.records().bytes()
     }
 
     /// Records above `after`, in order.
@@ -144,8 +171,11 @@ fn after_in(chunks: &[TailChunk], after: Revision) -> impl Iterator<Item = TailR
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use crate::mvcc::revision::RecordKind;
+    use crate::random::Random;
 
     fn key(main: i64) -> RecordKey {
         RecordKey { revision: Revision { main, sub: 0 }, kind: RecordKind::Put }
@@ -176,7 +206,7 @@ mod tests {
         tail.publish();
         tail.drop_through(1000);
         assert!(tail.get(key(1000).revision).is_none());
-        assert_eq!(tail.bytes(), 0);
+        assert_eq!(tail.records_after(Revision::default()), 0);
     }
 
     #[test]
@@ -192,5 +222,91 @@ mod tests {
         tail.push(key(2), &[b"c"]);
         assert_eq!(tail.get(key(2).revision).unwrap().1, b"c");
         assert_eq!(tail.get(key(1).revision).unwrap().1, b"a");
+    }
+
+    /// A list of records beside the tail, and beside each of its Views.
+    fn assert_has(
+        get: impl Fn(Revision) -> Option<Vec<u8>>,
+        after: &[(RecordKey, Vec<u8>)],
+        all: &[(RecordKey, Vec<u8>)],
+    ) {
+        assert!(after == all, "{} records where {} were", after.len(), all.len());
+        for (at, (key, value)) in all.iter().enumerate().filter(|(at, _)| at % 7 == 0 || at + 3 > all.len()) {
+            assert_eq!(get(key.revision).as_ref(), Some(value), "the {at}th of {}", all.len());
+        }
+    }
+
+    /// Whatever is put, shared, taken back and dropped, the tail and each View have what they had.
+    #[test]
+    fn a_tail_and_its_views_are_lists_of_records() {
+        for seed in 0..if cfg!(miri) { 3 } else { 40 } {
+            let mut random = Random::new(seed);
+            let (mut tail, mut model, mut views) = (Tail::default(), Vec::new(), VecDeque::new());
+            let (mut main, mut saved) = (1, 0);
+            let copied = |records: &mut dyn Iterator<Item = TailRecord<'_>>| {
+                records.map(|(key, value)| (key, value.to_vec())).collect::<Vec<_>>()
+            };
+            for _ in 0..if cfg!(miri) { 40 } else { 250 } {
+                match random.below(10) {
+                    0..5 => {
+                        let (count, most) = (random.below(60), random.pick(&[2, 30, 400, 9_000]));
+                        for sub in 0..i64::try_from(count).unwrap() {
+                            let long = random.one_in(2_000) && !cfg!(miri);
+                            let len = if long { 1_100_000 } else { random.below(most) };
+                            let value = vec![random.byte(); usize::try_from(len).unwrap()];
+                            let key =
+                                RecordKey { revision: Revision { main, sub }, kind: RecordKind::Tombstone };
+                            let (front, rest) = value.split_at(value.len() / 3);
+                            assert_eq!(tail.push(key, &[front, rest]), value);
+                            model.push((key, value));
+                        }
+                        main += 1;
+                    }
+                    5 | 6 => {
+                        views.push_back((tail.publish(), model.clone()));
+                        views.drain(..views.len().saturating_sub(4));
+                    }
+                    7 | 8 => {
+                        let back = i64::try_from(random.below(4)).unwrap();
+                        let to = Revision { main: (main - back).max(saved), sub: i64::MAX - back };
+                        tail.truncate_after(to);
+                        model.retain(|(key, _)| key.revision <= to);
+                    }
+                    _ => {
+                        saved = (main - 1 - i64::try_from(random.below(6)).unwrap()).max(saved);
+                        tail.drop_through(saved);
+                        // It may keep some of them.
+                        let first = tail.after(Revision::default()).next();
+                        let kept = first.map_or(Revision { main, sub: 0 }, |(key, _)| key.revision);
+                        let needed = model.iter().find(|(key, _)| key.revision.main > saved);
+                        assert!(needed.is_none_or(|(key, _)| kept <= key.revision), "a record is lost");
+                        model.retain(|(key, _)| key.revision >= kept);
+                    }
+                }
+                let all = copied(&mut tail.after(Revision::default()));
+                assert_has(|at| tail.get(at).map(|(_, value)| value.to_vec()), &all, &model);
+                let above = Revision { main: main - 2, sub: 3 };
+                let count = model.iter().filter(|(key, _)| key.revision > above).count();
+                assert_eq!((tail.records_after(above), tail.after(above).count()), (count as u64, count));
+            }
+            for (view, model) in &views {
+                let all = copied(&mut view.after(Revision::default()));
+                assert_has(|at| view.get(at).map(|(_, value)| value.to_vec()), &all, model);
+            }
+        }
+    }
+
+    /// A transaction that is undone again and again copies little, and there is no chunk for each.
+    #[test]
+    fn what_is_undone_often_leaves_few_chunks() {
+        let mut tail = Tail::default();
+        for main in 1..=3_000 {
+            tail.push(key(main), &[&[1; 100]]);
+            tail.push(key(main + 1), &[&[2; 100]]);
+            let view = tail.publish();
+            tail.truncate_after(key(main).revision);
+            assert!(view.get(key(main + 1).revision).is_some() && tail.get(key(main + 1).revision).is_none());
+        }
+        assert!(tail.full.len() < 3_000 * 100 / TAIL_COPIED_BYTES_MAX + 10, "{} chunks", tail.full.len());
     }
 }

@@ -12,7 +12,6 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::limits::TAIL_BYTES_PER_ENTRY;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 
 /// A record: its key and the encoded `mvccpb.KeyValue`.
@@ -27,12 +26,12 @@ pub(super) struct TailChunk {
     last: Revision,
 }
 
-/// The writer of a chunk: there is one of each.
+/// The writer of a chunk: no second one is ever made for the same memory.
 #[derive(Debug)]
 pub(super) struct OpenChunk {
     memory: Arc<Memory>,
     filled: Filled,
-    /// Records that shares have: these are not put again.
+    /// Records that shares have or had: these are not put again.
     shared: usize,
 }
 
@@ -128,10 +127,10 @@ impl Memory {
 }
 
 impl OpenChunk {
-    /// An empty chunk with room for so many bytes of records.
-    pub(super) fn with_room(bytes: usize) -> Self {
+    /// An empty chunk with room for so many bytes of so many records.
+    pub(super) fn with_room(bytes: usize, records: usize) -> Self {
         assert!(u32::try_from(bytes).is_ok(), "a chunk of {bytes} bytes is too long");
-        let (entries, data) = (Room::new(bytes.div_ceil(TAIL_BYTES_PER_ENTRY)), Room::new(bytes));
+        let (entries, data) = (Room::new(records), Room::new(bytes));
         Self { memory: Arc::new(Memory { entries, data }), filled: Filled::default(), shared: 0 }
     }
 
@@ -149,17 +148,17 @@ impl OpenChunk {
     /// Adds a record, its value given in parts, for which there is room. Returns the value.
     pub(super) fn push(&mut self, key: RecordKey, parts: &[&[u8]]) -> &[u8] {
         let Self { memory, filled, .. } = self;
-        let start = filled.bytes;
+        let (start, mut end) = (filled.bytes, filled.bytes);
         for part in parts {
             // SAFETY: this is the one writer, and no share has what comes behind.
-            unsafe { memory.data.put(filled.bytes, part) };
-            filled.bytes += part.len();
+            unsafe { memory.data.put(end, part) };
+            end += part.len();
         }
-        let end = u32::try_from(filled.bytes).expect("a chunk is as short as its room");
-        let entry = Entry { revision: key.revision, end, kind: key.kind };
+        let end_entry = u32::try_from(end).expect("a chunk is as short as its room");
+        let entry = Entry { revision: key.revision, end: end_entry, kind: key.kind };
         // SAFETY: as above.
         unsafe { memory.entries.put(filled.records, &[entry]) };
-        filled.records += 1;
+        *filled = Filled { records: filled.records + 1, bytes: end };
         &self.records().data[start..]
     }
 
@@ -176,23 +175,16 @@ impl OpenChunk {
         Some(TailChunk { memory: Arc::clone(&self.memory), filled: self.filled, first, last })
     }
 
-    /// Takes back every record above `revision`. Shares keep theirs.
-    pub(super) fn truncate_after(&mut self, revision: Revision) {
+    /// Takes back every record above `revision`; false, and nothing is, if a share may have one of
+    /// them.
+    pub(super) fn truncate_after(&mut self, revision: Revision) -> bool {
         let records = self.records().until(revision);
-        if records.len() < self.shared {
-            *self = Self::copy_of(records, self.room());
-        } else {
-            self.filled = Filled { records: records.len(), bytes: records.data.len() };
+        let filled = Filled { records: records.len(), bytes: records.bytes() };
+        let is_free = filled.records >= self.shared;
+        if is_free {
+            self.filled = filled;
         }
-    }
-
-    /// A chunk with these records, and room for so many bytes in all.
-    fn copy_of(records: Records<'_>, room: usize) -> Self {
-        let mut copy = Self::with_room(room);
-        for (key, value) in records.iter() {
-            copy.push(key, &[value]);
-        }
-        copy
+        is_free
     }
 }
 
@@ -210,9 +202,11 @@ impl TailChunk {
         self.last
     }
 
-    /// A chunk that goes on behind `revision`.
-    pub(super) fn reopened_after(&self, revision: Revision) -> OpenChunk {
-        OpenChunk::copy_of(self.records().until(revision), self.memory.data.len())
+    /// The first records of it, up to `revision`, if there are some.
+    pub(super) fn until(&self, revision: Revision) -> Option<Self> {
+        let records = self.records().until(revision);
+        let filled = Filled { records: records.len(), bytes: records.bytes() };
+        Some(Self { memory: Arc::clone(&self.memory), filled, first: self.first, last: records.last()? })
     }
 }
 
@@ -241,7 +235,7 @@ impl<'t> Records<'t> {
     }
 
     /// How many are not above a revision.
-    fn count_until(self, revision: Revision) -> usize {
+    pub(super) fn count_until(self, revision: Revision) -> usize {
         self.entries.partition_point(|entry| entry.revision <= revision)
     }
 
@@ -255,7 +249,7 @@ impl<'t> Records<'t> {
         Some(self.at(at))
     }
 
-    fn iter(self) -> impl Iterator<Item = TailRecord<'t>> {
+    pub(super) fn iter(self) -> impl Iterator<Item = TailRecord<'t>> {
         (0..self.len()).map(move |at| self.at(at))
     }
 
@@ -278,74 +272,72 @@ mod tests {
     }
 
     /// What was shared stays as it was, on whatever thread it is looked at, while the writer goes
-    /// on in the same memory.
+    /// on behind it in the same memory.
     #[test]
     fn shares_stay_as_they_were_while_the_chunk_fills() {
-        let mut chunk = OpenChunk::with_room(1_000);
+        let mut chunk = OpenChunk::with_room(2_000, 200);
         assert!(chunk.share().is_none());
-        assert_eq!(chunk.push(key(1), &[b"a", b"", b"b"]), b"ab");
-        let one = chunk.share().unwrap();
-        let memory = Arc::as_ptr(&chunk.memory);
+        let (send, shared) = std::sync::mpsc::channel::<TailChunk>();
         let reader = std::thread::spawn(move || {
-            for _ in 0..50 {
-                assert_eq!(texts(one.records()), ["ab"]);
-                assert_eq!((one.first(), one.last()), (key(1).revision, key(1).revision));
+            let mut newest = None;
+            for share in shared {
+                let (last, value) = share.records().iter().last().unwrap();
+                assert_eq!((last.revision, share.last()), (share.last(), last.revision));
+                assert_eq!(value, last.revision.main.to_string().repeat(2).as_bytes());
+                newest = Some(share);
             }
-            one
+            newest.unwrap()
         });
-        let mut main = 2;
+        let mut main = 1;
         while chunk.has_room(10) {
-            chunk.push(key(main), &[b"0123456789"]);
+            let text = main.to_string();
+            assert_eq!(
+                chunk.push(key(main), &[text.as_bytes(), b"", text.as_bytes()]),
+                text.repeat(2).as_bytes()
+            );
+            send.send(chunk.share().unwrap()).unwrap();
             main += 1;
         }
-        let all = chunk.share().unwrap();
-        drop(chunk);
-        let one = reader.join().unwrap();
-        assert_eq!((Arc::as_ptr(&one.memory), Arc::as_ptr(&all.memory)), (memory, memory));
-        assert_eq!(all.records().get(key(1).revision), Some((key(1), &b"ab"[..])));
+        drop((send, chunk));
+        let all = reader.join().unwrap();
+        assert_eq!((all.first(), all.last()), (key(1).revision, key(main - 1).revision));
+        assert_eq!(all.records().get(key(1).revision), Some((key(1), &b"11"[..])));
         assert_eq!(all.records().after(key(1).revision).count(), all.records().len() - 1);
         assert!(all.records().get(key(main).revision).is_none());
     }
 
     #[test]
-    fn room_ends_with_bytes_or_with_entries() {
-        let mut chunk = OpenChunk::with_room(2 * TAIL_BYTES_PER_ENTRY);
-        assert!(chunk.has_room(2 * TAIL_BYTES_PER_ENTRY) && !chunk.has_room(2 * TAIL_BYTES_PER_ENTRY + 1));
+    fn room_ends_with_bytes_or_with_records() {
+        let mut chunk = OpenChunk::with_room(100, 2);
+        assert!(chunk.has_room(100) && !chunk.has_room(101));
         chunk.push(key(1), &[b"a"]);
-        assert!(!chunk.has_room(2 * TAIL_BYTES_PER_ENTRY));
+        assert!(chunk.has_room(99) && !chunk.has_room(100));
         chunk.push(key(2), &[b"b"]);
         assert!(!chunk.has_room(0), "there is no entry left");
-        assert!(!OpenChunk::with_room(0).has_room(0));
+        assert!(!OpenChunk::with_room(0, 0).has_room(0));
     }
 
     #[test]
     #[should_panic(expected = "room")]
     fn a_record_does_not_go_where_there_is_no_room() {
-        OpenChunk::with_room(100).push(key(1), &[&[0; 60], &[0; 41]]);
+        OpenChunk::with_room(100, 9).push(key(1), &[&[0; 60], &[0; 41]]);
     }
 
     /// The memory is used again only behind what a share has.
     #[test]
     fn what_is_taken_back_stays_in_shares() {
-        let mut chunk = OpenChunk::with_room(1_000);
+        let mut chunk = OpenChunk::with_room(1_000, 9);
         chunk.push(key(1), &[b"a"]);
         chunk.push(key(2), &[b"b"]);
         let two = chunk.share().unwrap();
         chunk.push(key(3), &[b"c"]);
-        let memory = Arc::as_ptr(&chunk.memory);
-        chunk.truncate_after(key(2).revision);
-        assert_eq!((Arc::as_ptr(&chunk.memory), texts(chunk.records())), (memory, vec!["a", "b"]));
+        assert!(chunk.truncate_after(key(2).revision));
         chunk.push(key(3), &[b"C"]);
         assert_eq!(texts(chunk.records()), ["a", "b", "C"]);
-        chunk.truncate_after(key(1).revision);
-        assert_ne!(Arc::as_ptr(&chunk.memory), memory);
-        chunk.push(key(2), &[b"B"]);
-        assert_eq!(texts(chunk.records()), ["a", "B"]);
-        assert_eq!(texts(two.records()), ["a", "b"]);
-        let mut again = two.reopened_after(key(1).revision);
-        again.push(key(2), &[b"bb"]);
-        assert_eq!((texts(again.records()), texts(two.records())), (vec!["a", "bb"], vec!["a", "b"]));
-        again.truncate_after(Revision::default());
-        assert!(again.share().is_none() && again.records().bytes() == 0);
+        assert!(!chunk.truncate_after(key(1).revision), "a share has the second one");
+        assert_eq!((texts(chunk.records()).len(), texts(two.records())), (3, vec!["a", "b"]));
+        let one = two.until(key(1).revision).unwrap();
+        assert_eq!((texts(one.records()), one.last()), (vec!["a"], key(1).revision));
+        assert!(two.until(Revision::default()).is_none());
     }
 }
