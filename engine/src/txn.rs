@@ -9,11 +9,13 @@ use crate::btree::cursor::LeafBehind;
 use crate::btree::{self, Edit, PlacedValues, Tree};
 use crate::db::Db;
 use crate::key_parts::KeyParts;
-use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
+use crate::limits::{
+    SORTED_PUTS_BYTES, SORTED_PUTS_MAX, TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max,
+};
 use crate::meta::{Table, first_page};
 use crate::page::{
-    PageId, PageKind, PageRef, encode_extent, extent_pages, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
-    leaf_cell_elsewhere,
+    Cells, PageId, PageKind, PageRef, encode_extent, extent_pages, leaf_cell_bytes, leaf_cell_bytes_max,
+    leaf_cell_elsewhere, leaf_cell_head,
 };
 use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
@@ -123,28 +125,29 @@ impl<'d> WriteTxn<'d> {
     /// If the key is longer than `limits::key_bytes_max` or the value than
     /// `limits::VALUE_BYTES_MAX`: the owner of the table bounds both.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<bool> {
+        let mut cells = Cells::default();
+        self.push_cell(&mut cells, table, key, value);
+        Ok(self.change(table, |tree, edit| btree::insert(tree, edit, &cells))? == 1)
+    }
+
+    /// Adds the cell that a key and its value get in a leaf. A long value is placed.
+    fn push_cell(&mut self, cells: &mut Cells, table: Table, key: &[u8], value: &[u8]) {
         self.pauses.count_bytes(value.len());
         let page_bytes = self.base.parts().meta.page_bytes;
         let is_table = table.index() < TABLES_MAX;
         assert!(is_table, "table {} is none of {TABLES_MAX}", table.0);
         assert!(key.len() <= key_bytes_max(page_bytes), "a key of {} bytes does not fit a page", key.len());
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too long", value.len());
-        let cell = if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(page_bytes) {
-            leaf_cell(key, value)
-        } else {
-            let pages = extent_pages(value.len(), page_bytes);
-            let space = &mut self.db.space;
-            let id = if self.shrinking { space.allocate_low(pages) } else { space.allocate(pages) };
-            assert!(
-                id.0 >= first_page(page_bytes),
-                "a value is placed over the meta slots, at page {}",
-                id.0
-            );
-            let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, page_bytes);
-            self.values.place(id, bytes);
-            leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })
-        };
-        self.change(table, |tree, edit| btree::insert(tree, edit, key, &cell))
+        if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(page_bytes) {
+            return cells.push(&[&leaf_cell_head(key, value), key, value]);
+        }
+        let pages = extent_pages(value.len(), page_bytes);
+        let space = &mut self.db.space;
+        let id = if self.shrinking { space.allocate_low(pages) } else { space.allocate(pages) };
+        assert!(id.0 >= first_page(page_bytes), "a value is placed over the meta slots, at page {}", id.0);
+        let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, page_bytes);
+        self.values.place(id, bytes);
+        cells.push(&[&leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })]);
     }
 
     /// Removes a key; true if it was there.
@@ -342,6 +345,52 @@ impl<'d> WriteTxn<'d> {
     /// The owner's bytes in the meta slot.
     pub fn set_user(&mut self, user: &[u8; USER_BYTES]) {
         self.user = *user;
+    }
+}
+
+/// Puts of a table whose keys ascend, gathered so that those of one leaf change it together. They
+/// are not in the transaction before [`Self::finish`]: one that goes on without them has lost them.
+#[derive(Debug)]
+#[must_use = "puts that are not finished are lost"]
+pub(crate) struct SortedPuts {
+    table: Table,
+    gathered: Cells,
+    /// The key of the last one.
+    last: Vec<u8>,
+    /// New keys among those that are in the transaction.
+    new: u64,
+}
+
+impl SortedPuts {
+    pub(crate) fn new(table: Table) -> Self {
+        Self { table, gathered: Cells::default(), last: Vec::new(), new: 0 }
+    }
+
+    /// Sets a key, which is above all others, as [`WriteTxn::put`] does.
+    pub(crate) fn put(&mut self, txn: &mut WriteTxn<'_>, key: &[u8], value: &[u8]) -> Result<()> {
+        let is_first = self.gathered.is_empty() && self.last.is_empty();
+        assert!(is_first || self.last[..] < *key, "puts that are sorted are out of order");
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        txn.push_cell(&mut self.gathered, self.table, key, value);
+        if self.gathered.bytes() >= SORTED_PUTS_BYTES || self.gathered.len() >= SORTED_PUTS_MAX {
+            self.put_gathered(txn)?;
+        }
+        Ok(())
+    }
+
+    /// How many of the keys are new.
+    pub(crate) fn finish(mut self, txn: &mut WriteTxn<'_>) -> Result<u64> {
+        self.put_gathered(txn)?;
+        Ok(self.new)
+    }
+
+    fn put_gathered(&mut self, txn: &mut WriteTxn<'_>) -> Result<()> {
+        let puts = &self.gathered;
+        self.new += txn.change(self.table, |tree, edit| btree::insert(tree, edit, puts))?;
+        txn.pauses.count(u32::try_from(2 * puts.len()).expect("few are gathered"));
+        self.gathered.clear();
+        Ok(())
     }
 }
 

@@ -35,7 +35,7 @@ use crate::mvcc::tables::TableChanges;
 use crate::mvcc::tail::TailView;
 use crate::pauses::Pauses;
 use crate::snapshot::Snapshot;
-use crate::txn::WriteTxn;
+use crate::txn::{SortedPuts, WriteTxn};
 use crate::{Error, Result};
 
 /// Whether a checkpoint saves the key index too.
@@ -519,6 +519,7 @@ fn compact(
 /// `from`. Counts them.
 fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> Result<RecordCounts> {
     let mut counted = RecordCounts::default();
+    let (mut puts, mut records) = (SortedPuts::new(RECORDS), 0);
     let mut last = Revision { main: from, sub: i64::MAX };
     for (key, record) in tail.after(last) {
         let Revision { main, sub } = key.revision;
@@ -526,11 +527,37 @@ fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> R
         assert!(follows, "the record {main}.{sub} follows {last:?} in a checkpoint of {from} to {to}");
         last = key.revision;
         counted.add(main, 1);
-        if !txn.put(RECORDS, &key.encode(), record)? {
-            return Err(Error::corrupt_or_bug(format!(
-                "there is a record {main}.{sub} already, above revision {from}"
-            )));
-        }
+        puts.put(txn, &key.encode(), record)?;
+        records += 1;
+    }
+    let new = puts.finish(txn)?;
+    if new != records {
+        return Err(Error::corrupt_or_bug(format!(
+            "{} of {records} records above revision {from} are there already",
+            records - new
+        )));
     }
     Ok(counted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::DbOptions;
+    use crate::disk::SimDisk;
+    use crate::mvcc::revision::{RecordKey, RecordKind};
+    use crate::mvcc::tail::Tail;
+
+    #[test]
+    fn a_record_that_is_there_already_is_an_error() {
+        let mut db = Db::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let mut tail = Tail::default();
+        let key = |main| RecordKey { revision: Revision { main, sub: 0 }, kind: RecordKind::Put };
+        (1..=3).for_each(|main| drop(tail.push(key(main), &[b"record"]).to_vec()));
+        let view = tail.publish();
+        let mut txn = db.begin().unwrap();
+        put_records(&mut txn, &view, 1, 3).unwrap();
+        let error = put_records(&mut txn, &view, 0, 3).unwrap_err();
+        assert!(error.to_string().contains("2 of 3 records above revision 0"), "{error}");
+    }
 }

@@ -22,7 +22,7 @@ use crate::mvcc::long_keys::{self, WaitingKeys};
 use crate::mvcc::saved_history::{self, HistoryRule};
 use crate::mvcc::saved_ranges::{SavedRanges, boundary};
 use crate::snapshot::Snapshot;
-use crate::txn::WriteTxn;
+use crate::txn::{SortedPuts, WriteTxn};
 use crate::{Error, Result};
 
 /// A checkpoint's view of the index: what is in memory goes to the file.
@@ -160,12 +160,11 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         let mut entry = entries.next();
         let (mut keys, mut bytes) = (0, 0);
         let (mut now, mut last, mut history) = (Vec::new(), Vec::new(), Vec::new());
-        loop {
+        let mut puts = SortedPuts::new(INDEX);
+        let end = loop {
             let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| other >= *key));
             let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= other));
-            let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else {
-                return Ok(SavedRange { keys, bytes, end: None });
-            };
+            let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else { break None };
             key.write_to(&mut now);
             let key = &now[..];
             if key < from || (keys > 0 && key <= &last[..]) {
@@ -175,7 +174,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                 // A range starts with a key that is the key of a row.
                 let end = boundary(&last, key);
                 if (keys >= keys_max || bytes >= bytes_max) && end.len() <= key_max {
-                    return Ok(SavedRange { keys, bytes, end: Some(end.to_vec()) });
+                    break Some(end.to_vec());
                 }
             }
             if key.len() > key_max {
@@ -190,8 +189,8 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
                 }
             } else {
                 let saved = of_row.map(|(_, saved)| saved);
-                let written =
-                    self.save_key(key, saved, of_entry.map(|(_, history)| history), &mut history)?;
+                let current = of_entry.map(|(_, history)| history);
+                let written = self.save_key(key, saved, current, &mut history, &mut puts)?;
                 bytes += key.len() + written + history.len().max(saved.map_or(0, <[u8]>::len));
                 if of_entry.is_some() {
                     entry = entries.next();
@@ -203,7 +202,9 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
             if of_row.is_some() {
                 row = rows.next_parts()?;
             }
-        }
+        };
+        puts.finish(self.txn)?;
+        Ok(SavedRange { keys, bytes, end })
     }
 
     /// Saves a key that fits a page; bytes that were written besides its row.
@@ -213,6 +214,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         saved: Option<&[u8]>,
         history: Option<&KeyHistory>,
         out: &mut Vec<u8>,
+        puts: &mut SortedPuts,
     ) -> Result<usize> {
         let newest = history.map(KeyHistory::newest);
         if mutants::is(Mutant::SavedIndexMissesDeletions)
@@ -226,7 +228,7 @@ impl<'w, 'd> IndexWriter<'w, 'd> {
         }
         if saved != done.is_kept.then_some(&out[..]) {
             if done.is_kept {
-                self.txn.put(INDEX, key, out)?;
+                puts.put(self.txn, key, out)?;
             } else {
                 self.txn.remove(INDEX, key)?;
             }

@@ -87,13 +87,6 @@ fn leaf_head(key: &[u8], value_len: u32) -> [u8; LEAF_HEAD] {
     head
 }
 
-/// A leaf cell with its value inside.
-pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let cell = [&leaf_cell_head(key, value)[..], key, value].concat();
-    assert_eq!(cell.len(), leaf_cell_bytes(key, value), "a cell has another length than was asked for room");
-    cell
-}
-
 /// A leaf cell whose value of `len` bytes is the extent at `at`.
 pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
     assert!(at.id.0 > 0 && len <= VALUE_BYTES_MAX, "a value of {len} bytes at page {}", at.id.0);

@@ -1,10 +1,15 @@
 //! The cells of a page being changed: owned, in key order, ready to be laid out.
 
+use std::ops::Range;
+
 use crate::key_parts::KeyParts;
 use crate::page::cell::{LEAF_HEAD, cell_key, whole_cell_head};
 use crate::page::{
     BEGIN_LEN, BEGIN_MAX, BEGIN_MIN, HEADER, PageId, PageKind, PageRef, PageView, SHARING_LEAF, SLOT,
 };
+
+/// Bytes that the cells of a page may grow by before they move to other memory.
+const ROOM: usize = 256;
 
 /// Cells of one leaf or branch, packed one after the other, with whole keys.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +26,8 @@ impl Cells {
     pub(crate) fn from_page(page: &PageView<'_>) -> Option<Self> {
         let (begin, len) = (page.begin(), page.len());
         let mut cells = Self::default();
-        cells.data.reserve(page.cells_bytes() + len * begin.len());
+        // With room for a cell that grows or comes: most pages are read to be changed.
+        cells.data.reserve(page.cells_bytes() + len * begin.len() + ROOM);
         cells.ends.reserve(len);
         for at in 0..page.len() {
             let cell = page.cell(at)?;
@@ -125,6 +131,11 @@ impl Cells {
         &self.data[start..end]
     }
 
+    /// Bytes of all cells.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
     /// Forgets all cells, and keeps their memory for others.
     pub(crate) fn clear(&mut self) {
         self.data.clear();
@@ -139,10 +150,102 @@ impl Cells {
         self.ends.push(position(self.data.len()));
     }
 
+    /// No cells yet, with room for about as much as these are.
+    pub(crate) fn like(other: &Self) -> Self {
+        let (data, ends) = (Vec::with_capacity(other.data.len() + ROOM), Vec::with_capacity(other.len() + 1));
+        Self { data, ends, are_sharing: other.are_sharing }
+    }
+
+    /// Some neighbours, in memory of their own.
+    fn part(&self, some: Range<usize>) -> Self {
+        let (data, ends) =
+            (Vec::with_capacity(self.span(some.clone()).len()), Vec::with_capacity(some.len()));
+        let mut part = Self { data, ends, are_sharing: self.are_sharing };
+        part.push_all(self, some);
+        part
+    }
+
+    /// Where the bytes of some neighbours are.
+    fn span(&self, some: Range<usize>) -> Range<usize> {
+        let end_of = |cells: usize| cells.checked_sub(1).map_or(0, |last| self.ends[last] as usize);
+        end_of(some.start)..end_of(some.end)
+    }
+
+    /// Adds some neighbours of `other` behind the last one.
+    pub(crate) fn push_all(&mut self, other: &Self, some: Range<usize>) {
+        let span = other.span(some.clone());
+        let (to, from) = (position(self.data.len()), position(span.start));
+        self.data.extend_from_slice(&other.data[span]);
+        self.ends.extend(other.ends[some].iter().map(|end| end - from + to));
+    }
+
+    /// Bytes that a page with some neighbours needs.
+    fn page_bytes_of(&self, some: Range<usize>) -> usize {
+        let key = |at: usize| cell_key(PageKind::Leaf, self.cell(at));
+        let begin = match (key(some.start), key(some.end - 1)) {
+            (Some(first), Some(last)) if self.are_sharing && some.len() > 1 => shared_len(first, last),
+            _ => 0,
+        };
+        laid_out_bytes(some.len(), self.span(some).len(), begin)
+    }
+
+    /// Where the first pages end that are filled with cells from `from` on, as long as more than
+    /// one page is left; one cell always fits.
+    fn full_pages(&self, from: usize, page_bytes: usize) -> Vec<usize> {
+        let (mut ends, mut start) = (Vec::new(), from);
+        while self.page_bytes_of(start..self.len()) > page_bytes {
+            let (mut low, mut high) = (start + 1, self.len() - 1);
+            // A page with one more cell is no shorter: it takes more than what it no longer shares.
+            while low < high {
+                let middle = low + (high - low).div_ceil(2);
+                if self.page_bytes_of(start..middle) <= page_bytes {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
+            }
+            ends.push(low);
+            start = low;
+        }
+        ends
+    }
+
+    /// Divides cells that are too many for a page, so that each part fits one: those of the first
+    /// stay, the others are returned. `leaves_full` has all pages but the last one as full as can
+    /// be; two are about as full else. `first_apart` has the first cell in a page of its own.
+    pub(crate) fn divide(&mut self, page_bytes: usize, leaves_full: bool, first_apart: bool) -> Vec<Self> {
+        let mut ends = self.full_pages(usize::from(first_apart), page_bytes);
+        if first_apart {
+            ends.insert(0, 1);
+        } else if !leaves_full && ends.len() == 1 {
+            let middle = self.middle();
+            let fits = |some| self.page_bytes_of(some) <= page_bytes;
+            if fits(0..middle) && fits(middle..self.len()) {
+                ends[0] = middle;
+            }
+        }
+        let stops = ends.iter().skip(1).copied().chain([self.len()]);
+        let rest = ends.iter().zip(stops).map(|(start, stop)| self.part(*start..stop)).collect();
+        *self = self.part(0..ends[0]);
+        rest
+    }
+
+    /// Puts bytes in the place of those from `start` to `end`: one move of what lies behind, where
+    /// that is another number of them.
+    fn splice(&mut self, start: usize, end: usize, bytes: &[u8]) {
+        let (len, behind) = (self.data.len(), start + bytes.len());
+        if behind > end {
+            self.data.resize(len + behind - end, 0);
+        }
+        self.data.copy_within(end..len, behind);
+        self.data.truncate(len - (end - start) + bytes.len());
+        self.data[start..behind].copy_from_slice(bytes);
+    }
+
     /// Puts a cell before the one at `at`, or behind the last.
     pub fn insert(&mut self, at: usize, cell: &[u8]) {
         let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
-        self.data.splice(start..start, cell.iter().copied());
+        self.splice(start, start, cell);
         self.ends.insert(at, position(start));
         for end in &mut self.ends[at..] {
             *end += position(cell.len());
@@ -152,7 +255,7 @@ impl Cells {
     /// Replaces a cell.
     pub fn replace(&mut self, at: usize, cell: &[u8]) {
         let (start, end) = self.bounds(at);
-        self.data.splice(start..end, cell.iter().copied());
+        self.splice(start, end, cell);
         if cell.len() != end - start {
             for later in &mut self.ends[at..] {
                 *later = *later + position(cell.len()) - position(end - start);
@@ -182,9 +285,7 @@ impl Cells {
 
     /// Adds all cells of `other` behind the last one.
     pub fn extend(&mut self, other: &Self) {
-        let start = position(self.data.len());
-        self.data.extend_from_slice(&other.data);
-        self.ends.extend(other.ends.iter().map(|end| end + start));
+        self.push_all(other, 0..other.len());
         self.are_sharing |= other.are_sharing;
     }
 
@@ -193,7 +294,7 @@ impl Cells {
     /// many fit a page.
     ///
     /// So they do in a leaf whose keys share a beginning of B bytes, behind a change that leaves B
-    /// as it was (`divide` looks after the others). Of the C bytes behind a page's header, a cell
+    /// as it was (`divide` sees whether the others do). Of the C bytes behind a page's header, a cell
     /// takes C / 2 at most with its whole key and its slot, C / 2 - B without the beginning. Before
     /// the change the leaf fitted: its cells, each without it, take no more than
     /// C - (B + 2) + (C / 2 - B) now. The larger part has at most half of that and half of a cell,

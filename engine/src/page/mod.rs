@@ -45,8 +45,8 @@ mod writer;
 
 pub use cell::{BranchCell, LeafCell, StoredValue};
 pub(crate) use cell::{
-    branch_cell, cell_key, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere,
-    leaf_cell_head, parse_branch_cell, parse_leaf_cell, stored_cell_bytes,
+    branch_cell, cell_key, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
+    parse_branch_cell, parse_leaf_cell, stored_cell_bytes,
 };
 pub use cells::Cells;
 pub use pages::{Pages, Verified};
