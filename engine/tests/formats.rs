@@ -39,9 +39,10 @@ const SCRIPT: &str = include_str!("formats/script");
 const THEN: &str = include_str!("formats/then");
 const CONTENTS: &str = include_str!("formats/contents");
 
-const FILES: [&str; 6] = ["1-c53701c", "2-1e0a3a5", "3-f1e8dd6", "4-f50ae16", "4-5b34122", "5-2167f1c"];
+const FILES: [&str; 7] =
+    ["1-c53701c", "2-1e0a3a5", "3-f1e8dd6", "4-f50ae16", "4-5b34122", "5-2167f1c", "5-384890f"];
 /// The one that this version would write.
-const NEWEST: &str = FILES[5];
+const NEWEST: &str = FILES[6];
 
 const KNOBS: Knobs = Knobs {
     steps: |store, keys| store.save_index_in_steps_of(keys),
