@@ -280,11 +280,12 @@ pub const REPLAY_GATHERED_MAX: u64 = 1024 * 1024;
 /// Bytes of puts in the order of their keys that are gathered before they go into their leaves,
 /// about eight pages.
 pub(crate) const SORTED_PUTS_BYTES: usize = 64 * 1024;
-/// Or so many of them: each may be the only one of its leaf, so that they take a millisecond or two.
+/// Or so many of them: each may be the only one of its leaf, so that they take a millisecond or
+/// two.
 pub(crate) const SORTED_PUTS_MAX: usize = 256;
 
-/// Bytes of a tail's chunk; a record of more than a quarter of it has one of its own, if it finds no
-/// room. Such chunks are not counted as memory that waits for a checkpoint, only their records are.
+/// Bytes of a tail's chunk; a record of more than a quarter of it has one of its own, if it finds
+/// no room. Records count as memory that waits for a checkpoint, and room that they leave does not.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 /// Bytes of a chunk that follows none; each other one has twice as many as the one before it, up to
 /// [`TAIL_CHUNK_BYTES`].

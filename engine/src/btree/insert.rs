@@ -72,7 +72,7 @@ impl Inserting<'_> {
     ) -> Result<(u64, Vec<Right>)> {
         let mut rights = Vec::new();
         if node.kind == PageKind::Leaf {
-            let (new, changed) = self.into_leaf(node, edit, puts)?;
+            let (new, changed) = self.put_into_leaf(node, edit, puts)?;
             divide(node, edit, changed, &mut rights);
             return Ok((new, rights));
         }
@@ -98,7 +98,7 @@ impl Inserting<'_> {
     }
 
     /// Puts some of the cells into their leaf; how many are new.
-    fn into_leaf(
+    fn put_into_leaf(
         &self,
         leaf: &mut TreeNode,
         edit: &mut Edit<'_>,
@@ -236,7 +236,6 @@ mod tests {
     use crate::check::check;
     use crate::db::{Db, DbOptions};
     use crate::disk::SimDisk;
-    use crate::limits::SORTED_PUTS_BYTES;
     use crate::meta::Table;
     use crate::random::Random;
     use crate::txn::SortedPuts;
@@ -318,9 +317,9 @@ mod tests {
     fn pages_of_keys_that_come_in_order_are_full() {
         let entry = |number: u64| (number.to_be_bytes(), [7; 60]);
         let [mut one_by_one, mut together] = [512, 512].map(open);
-        let mut end = 0;
+        let mut end = 0_u64;
         for count in [1_000, 2, 1_000, 20, 20, 20, 20, 20, 20, 20, 20, 20, 300] {
-            let part = (end as u64).saturating_sub(30)..end + count;
+            let part = end.saturating_sub(30)..end + count;
             end += count;
             let mut txn = one_by_one.begin().unwrap();
             for (key, value) in part.clone().map(entry) {

@@ -102,14 +102,14 @@ impl<T: Copy> Room<T> {
     /// So many were put, and are put no more.
     unsafe fn front(&self, len: usize) -> &[T] {
         assert!(len <= self.len(), "{len} items of room for {}", self.len());
-        // SAFETY: they are in the room, were written, and are not written again, as the caller says.
+        // SAFETY: they are in the room, and were written for good, as the caller says.
         unsafe { NonNull::slice_from_raw_parts(self.0.cast::<T>(), len).as_ref() }
     }
 }
 
 impl<T: Copy> Drop for Room<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` has leaked it, and nothing uses it any more. Items need no end of their own.
+        // SAFETY: `new` has leaked it, and nothing uses it any more. Items need no drop.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -271,8 +271,8 @@ mod tests {
         records.iter().map(|(_, value)| std::str::from_utf8(value).unwrap()).collect()
     }
 
-    /// What was shared stays as it was, on whatever thread it is looked at, while the writer goes
-    /// on behind it in the same memory.
+    /// Shares stay as they were, on another thread too, while the writer goes on behind them in the
+    /// same memory.
     #[test]
     fn shares_stay_as_they_were_while_the_chunk_fills() {
         let mut chunk = OpenChunk::with_room(2_000, 200);

@@ -294,7 +294,7 @@ impl Cells {
     /// many fit a page.
     ///
     /// So they do in a leaf whose keys share a beginning of B bytes, behind a change that leaves B
-    /// as it was (`divide` sees whether the others do). Of the C bytes behind a page's header, a cell
+    /// as it was (`divide` sees whether others do). Of the C bytes behind a page's header, a cell
     /// takes C / 2 at most with its whole key and its slot, C / 2 - B without the beginning. Before
     /// the change the leaf fitted: its cells, each without it, take no more than
     /// C - (B + 2) + (C / 2 - B) now. The larger part has at most half of that and half of a cell,

@@ -318,7 +318,8 @@ fn an_event_in_many_ranges_is_there_once() {
     edge.hub.cancel(streams[99], 199, &view);
     let (_, told) = edge.settle(&streams);
     assert_eq!(told, RANGES - 2);
-    let grown = peak_bytes() - before;
+    // The kernel's figure is a sum of parts that it brings together now and then: it may go back.
+    let grown = peak_bytes().saturating_sub(before);
     println!("{grown} bytes");
     assert!(grown < 300 << 20, "{grown} bytes");
 }
