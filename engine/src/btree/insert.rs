@@ -29,8 +29,7 @@ pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, puts: &Cells) -> Result<u64>
         let mut above = Box::new(TreeNode::branch());
         above.push_child(&[], root);
         rights.into_iter().for_each(|(separator, right)| above.push_child(&separator, right));
-        rights = Vec::new();
-        divide(&mut above, edit, Changed::Last, &mut rights);
+        rights = divide(&mut above, edit, Changed::Last);
         root = above;
         tree.stored.depth += 1;
     }
@@ -70,11 +69,9 @@ impl Inserting<'_> {
         puts: Range<usize>,
         levels: u32,
     ) -> Result<(u64, Vec<Right>)> {
-        let mut rights = Vec::new();
         if node.kind == PageKind::Leaf {
             let (new, changed) = self.put_into_leaf(node, edit, puts)?;
-            divide(node, edit, changed, &mut rights);
-            return Ok((new, rights));
+            return Ok((new, divide(node, edit, changed)));
         }
         if levels <= 1 {
             return Err(crate::Error::corrupt("a tree is deeper than its meta slot says"));
@@ -93,8 +90,7 @@ impl Inserting<'_> {
                 adopt(node, edit, at, neighbours)?;
             }
         }
-        divide(node, edit, changed.unwrap_or(Changed::Some), &mut rights);
-        Ok((new, rights))
+        Ok((new, divide(node, edit, changed.unwrap_or(Changed::Some))))
     }
 
     /// Puts some of the cells into their leaf; how many are new.
@@ -200,10 +196,11 @@ fn adopt(node: &mut TreeNode, edit: &Edit<'_>, at: usize, rights: Vec<Right>) ->
     Ok(())
 }
 
-/// Divides a node that is too large for a page; what comes behind it goes to `rights`.
-fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: Changed, rights: &mut Vec<Right>) {
+/// Divides a node that is too large for a page; its new right neighbours.
+fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: Changed) -> Vec<Right> {
+    let mut rights = Vec::new();
     if node.cells.page_bytes() <= edit.page_bytes() {
-        return;
+        return rights;
     }
     let is_leaf = node.kind == PageKind::Leaf;
     // The others fit by themselves, and take much more room with this key among them.
@@ -226,6 +223,7 @@ fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: Changed, rights: &mut V
     node.children = children;
     let bytes = node.cells.page_bytes();
     assert!(bytes <= edit.page_bytes(), "a page was divided, and {bytes} bytes of it are too many still");
+    rights
 }
 
 #[cfg(test)]
@@ -359,8 +357,7 @@ mod tests {
         }
     }
 
-    /// Many that come into the middle of a leaf make pages that are about as full, and no more than
-    /// they need.
+    /// Many that come into the middle of a leaf take no more pages than they need.
     #[test]
     fn many_in_the_middle_of_a_leaf_make_full_pages() {
         let mut db = open(512);

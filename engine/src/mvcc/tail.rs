@@ -48,7 +48,8 @@ impl Tail {
         let bytes = parts.iter().map(|part| part.len()).sum();
         if !self.open.has_room(bytes) {
             let next = self.next_chunk(bytes);
-            self.close();
+            let full = self.open.share();
+            self.close(full);
             self.open = next;
         }
         self.open.push(key, parts)
@@ -67,14 +68,8 @@ impl Tail {
         OpenChunk::with_room(room, room / of_one.clamp(TAIL_RECORD_BYTES_MIN, TAIL_RECORD_BYTES_MAX))
     }
 
-    /// The records of the open chunk are a chunk of the others from now on; an open one has to take
-    /// its place.
-    fn close(&mut self) {
-        let chunk = self.open.share();
-        self.close_with(chunk);
-    }
-
-    fn close_with(&mut self, chunk: Option<TailChunk>) {
+    /// Adds a chunk, if there is one, to those that are full: the open one has to be another then.
+    fn close(&mut self, chunk: Option<TailChunk>) {
         if chunk.is_some() {
             self.full = self.full.iter().cloned().chain(chunk).collect();
         }
@@ -104,7 +99,7 @@ impl Tail {
         let records = left.records();
         // Little is copied, lest there be a chunk for each transaction that is undone.
         if records.bytes() > TAIL_COPIED_BYTES_MAX || records.len() > TAIL_COPIED_RECORDS_MAX {
-            return self.close_with(Some(left));
+            return self.close(Some(left));
         }
         let room = (2 * records.bytes()).max(TAIL_CHUNK_BYTES_MIN);
         self.open = OpenChunk::with_room(room, 2 * records.len() + room / TAIL_RECORD_BYTES);

@@ -178,8 +178,7 @@ impl OpenChunk {
     /// Takes back every record above `revision`; false, and nothing is, if a share may have one of
     /// them.
     pub(super) fn truncate_after(&mut self, revision: Revision) -> bool {
-        let records = self.records().until(revision);
-        let filled = Filled { records: records.len(), bytes: records.bytes() };
+        let filled = self.records().until(revision).filled();
         let is_free = filled.records >= self.shared;
         if is_free {
             self.filled = filled;
@@ -205,8 +204,8 @@ impl TailChunk {
     /// The first records of it, up to `revision`, if there are some.
     pub(super) fn until(&self, revision: Revision) -> Option<Self> {
         let records = self.records().until(revision);
-        let filled = Filled { records: records.len(), bytes: records.bytes() };
-        Some(Self { memory: Arc::clone(&self.memory), filled, first: self.first, last: records.last()? })
+        let (memory, filled) = (Arc::clone(&self.memory), records.filled());
+        Some(Self { memory, filled, first: self.first, last: records.last()? })
     }
 }
 
@@ -218,6 +217,10 @@ impl<'t> Records<'t> {
     /// Bytes of all of them.
     pub(super) fn bytes(self) -> usize {
         self.data.len()
+    }
+
+    fn filled(self) -> Filled {
+        Filled { records: self.len(), bytes: self.bytes() }
     }
 
     pub(super) fn last(self) -> Option<Revision> {

@@ -67,7 +67,7 @@ impl Cells {
     /// Bytes a page with these cells needs.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
-        laid_out_bytes(self.len(), self.data.len(), self.begin_len())
+        self.page_bytes_of(0..self.len())
     }
 
     /// Bytes a page with these cells and those of another leaf behind them needs.
@@ -96,8 +96,17 @@ impl Cells {
 
     /// Bytes that all keys begin with and that the page has once.
     fn begin_len(&self) -> usize {
-        match self.keys() {
-            (Some(first), Some(last)) if self.are_sharing && self.len() > 1 => shared_len(first, last),
+        self.begin_len_of(0..self.len())
+    }
+
+    /// The same for a page with some neighbours.
+    fn begin_len_of(&self, some: Range<usize>) -> usize {
+        if !self.are_sharing || some.len() < 2 {
+            return 0;
+        }
+        let key = |at: usize| cell_key(PageKind::Leaf, self.cell(at));
+        match (key(some.start), key(some.end - 1)) {
+            (Some(first), Some(last)) => shared_len(first, last),
             _ => 0,
         }
     }
@@ -181,11 +190,7 @@ impl Cells {
 
     /// Bytes that a page with some neighbours needs.
     fn page_bytes_of(&self, some: Range<usize>) -> usize {
-        let key = |at: usize| cell_key(PageKind::Leaf, self.cell(at));
-        let begin = match (key(some.start), key(some.end - 1)) {
-            (Some(first), Some(last)) if self.are_sharing && some.len() > 1 => shared_len(first, last),
-            _ => 0,
-        };
+        let begin = self.begin_len_of(some.clone());
         laid_out_bytes(some.len(), self.span(some).len(), begin)
     }
 
