@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
 use crate::harness::{
-    Client, Random, Server, connect, from_env, run, with_clusters_beside, with_etcd_beside,
+    Client, PATIENT, Random, Server, connect, from_env, run, with_clusters_beside, with_etcd_beside,
     with_restartable_server, with_server,
 };
 
@@ -138,7 +138,7 @@ fn replies_are_those_of_etcd() {
 /// Calls are spread over the members; each has caught up when it is asked.
 #[test]
 fn replies_of_three_members_are_those_of_three_etcds() {
-    with_clusters_beside(&[], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let (ours, theirs) = (ours.clients(), theirs.clients());
         let (mut random, mut same) = (Random::new(6), Random::new(6));
         for number in 0..from_env("REVD_LEASE_CALLS", 1_500) {

@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::harness::{
-    Client, Random, WatchStream, connect, from_env, with_clusters_beside, with_etcd_beside,
+    Client, PATIENT, Random, WatchStream, connect, from_env, with_clusters_beside, with_etcd_beside,
 };
 
 /// Longer than etcd takes between two looks at watchers that are behind.
@@ -216,7 +216,7 @@ fn watchers_of_both_are_told_the_same() {
 /// The watch call is on a follower, writes go to the leader.
 #[test]
 fn watchers_on_a_follower_of_both_are_told_the_same() {
-    with_clusters_beside(&[], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let mut sides = Vec::new();
         for cluster in [ours, theirs] {
             let leader = cluster.leader().await;

@@ -152,7 +152,7 @@ const SCRIPT: &str = "
 
 #[test]
 fn it_prints_the_same_for_three_members_of_both() {
-    with_clusters_beside(&[], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let (ours, theirs) = (Ctl::of(ours), Ctl::of(theirs));
         for line in SCRIPT.lines().filter(|line| !line.is_empty()) {
             let (members, command) = line.split_once(": ").unwrap();
@@ -182,7 +182,7 @@ fn without_numbers(line: &str) -> String {
 /// Versions are no figures: they are the same, before and while the cluster goes down.
 #[test]
 fn the_status_of_members_is_printed_in_the_same_form() {
-    with_clusters_beside(&[], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let mut said = Vec::new();
         for cluster in [ours, theirs] {
             let ctl = Ctl::of(cluster);

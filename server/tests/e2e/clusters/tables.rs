@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Status;
 
-use crate::harness::{Client, Cluster, Random, from_env, with_clusters_beside, within};
+use crate::harness::{Client, Cluster, PATIENT, Random, from_env, with_clusters_beside, within};
 
 /// Far more than a compaction of few keys takes.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -195,7 +195,7 @@ impl Call {
 
 #[test]
 fn alarms_members_and_hashes_of_three_members_are_those_of_three_etcds() {
-    with_clusters_beside(&[], async |ours, theirs| {
+    with_clusters_beside(&PATIENT, async |ours, theirs| {
         let sides = [Side::of(ours).await, Side::of(theirs).await];
         let seed = from_env("REVD_TABLE_SEED", 1);
         let mut random = Random::new(seed);
